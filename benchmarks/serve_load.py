@@ -207,7 +207,7 @@ def main() -> None:
         f"**What one machine holds:** {rate:.0f} answers a second to this mix, most of them new questions, with "
         f"{given.clients} clients waiting at the same time. A question that was asked before costs no worker.",
         "",
-        "The memory is lower after the load where a worker had just been replaced, which happens after 500 answers. "
+        "The memory is lower after the load where a worker had just been replaced, which happens after 500 models. "
         "Other programs took part of the cores in both columns, and not the same part: the number of answers is what "
         "this machine gave then, not a limit.",
         "",

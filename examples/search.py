@@ -1,25 +1,32 @@
 """Searches a space of networks for the best one that two GPUs run within a latency and a memory limit.
 
 python examples/search.py                                   20,000 candidates, H200 and L4, both cores
-python examples/search.py --candidates 2000 --limit-ms 0.6  fewer, and a tighter limit
+python examples/search.py --candidates 2000 --limit-ms 4    fewer, and a tighter limit
+python examples/search.py --out front.json                  writes the front; search_measure.py runs networks of it
 
 The space is that of once-for-all networks (Cai et al., ICLR 2020, arXiv 1908.09791): a MobileNetV3 whose five stages
 have 2 to 4 blocks, windows of 3, 5 or 7, widths of 3, 4 or 6 times their input, at 128 to 224 pixels: about 10^19
 networks. Nothing is trained here: a proxy stands in for accuracy, the logarithm of the multiply-accumulates with a
-bonus for depth. Put your own predictor of accuracy there.
+bonus for depth and for resolution (`proxy_of`). Put your own predictor of accuracy there.
 
 The search is regularized evolution (Real et al., AAAI 2019, arXiv 1802.01548), a generation at a time: parents are the
 best of a random few, a child changes a few genes of one parent or mixes two, and those that break a limit on either GPU
-are left out. All candidates of a generation are predicted with one call of `foretell.predict_many` for each GPU.
+are left out. Parents are chosen under a share of the latency limit that is drawn anew for each, so that the front is
+known from the limit down to networks that are several times as fast. No graph is traced: each is written from its
+genes. A generation is predicted with one call of `foretell.predict_many` for each GPU; the slowest GPU comes first,
+and what breaks a limit there is not asked about on the others.
 """
 
 import argparse
+import json
 import math
 import os
 import random
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import foretell
 from foretell.graph import Node, Tensor
@@ -28,6 +35,9 @@ RESOLUTIONS = (128, 144, 160, 176, 192, 208, 224)
 DEPTHS, KERNELS, WIDTHS = (2, 3, 4), (3, 5, 7), (3, 4, 6)
 STAGES = ((24, 2, "Relu"), (40, 2, "Relu"), (80, 2, "HardSwish"), (112, 1, "HardSwish"), (160, 2, "HardSwish"))
 GENERATION, SAMPLE, MUTATED = 500, 25, 0.1
+TIGHTEST = 0.3  # the smallest share of the latency limit that parents are chosen under
+DTYPE = "fp16"
+METRICS = ("latency_ms", "memory_mib", "device_memory_mib")
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,16 @@ class Candidate:
     kernels: tuple[int, ...]
     widths: tuple[int, ...]
 
+    @property
+    def network(self) -> "Candidate":
+        """The same network with the genes of absent blocks at 0: two candidates that differ there alone are one."""
+        most = max(DEPTHS)
+        present = [block < depth for depth in self.depths for block in range(most)]
+        kernels = tuple(kernel * here for kernel, here in zip(self.kernels, present))
+        return Candidate(
+            self.resolution, self.depths, kernels, tuple(width * here for width, here in zip(self.widths, present))
+        )
+
 
 def draw(rng: random.Random) -> Candidate:
     """A network at random."""
@@ -47,6 +67,11 @@ def draw(rng: random.Random) -> Candidate:
         rng.choice(RESOLUTIONS), tuple(rng.choices(DEPTHS, k=len(STAGES))),
         tuple(rng.choices(KERNELS, k=blocks)), tuple(rng.choices(WIDTHS, k=blocks)),
     )  # fmt: skip
+
+
+def network(number: int) -> foretell.Graph:
+    """A network of the space by its number: what `search.toml` predicts a million of."""
+    return build(draw(random.Random(number)))
 
 
 def child_of(first: Candidate, second: Candidate, rng: random.Random) -> Candidate:
@@ -123,80 +148,165 @@ def build(candidate: Candidate) -> foretell.Graph:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What a network may take on every device."""
+
+    latency_ms: float
+    memory_mib: float
+
+    def hold(self, prediction: foretell.Prediction) -> bool:
+        """Whether a network is within them on one device."""
+        assert prediction.device_memory_mib is not None
+        return prediction.latency_ms.value <= self.latency_ms and prediction.device_memory_mib.value <= self.memory_mib
+
+
+@dataclass(frozen=True)
 class Judged:
-    """A candidate, its proxy of accuracy, and what the GPUs need for it: the worst of both."""
+    """A candidate, its proxy of accuracy, and what every device needs for it: by device, by quantity."""
 
     candidate: Candidate
     score: float
-    latency_ms: tuple[float, ...]
-    memory_mib: float
+    predicted: dict[str, dict[str, dict[str, float]]]
+
+    @property
+    def slowest_ms(self) -> float:
+        """The latency on the slowest device."""
+        return max(by_metric["latency_ms"]["value"] for by_metric in self.predicted.values())
+
+    @property
+    def objectives(self) -> tuple[float, ...]:
+        """What a network should have little of: negative proxy, then the latency on each device."""
+        return (-self.score, *(by_metric["latency_ms"]["value"] for by_metric in self.predicted.values()))
 
 
-def judge(candidates: list[Candidate], devices: tuple[str, ...], batch_size: int) -> list[Judged]:
-    """Predict all candidates on all devices."""
-    graphs = [build(candidate) for candidate in candidates]
-    by_device = [
-        list(foretell.predict_many(graphs, device=device, batch_size=batch_size, dtype="fp16")) for device in devices
-    ]
-    judged = []
-    for candidate, answers in zip(candidates, zip(*by_device)):
-        failed = [answer for answer in answers if isinstance(answer, foretell.ForetellError)]
-        if failed:
-            raise failed[0]
-        macs = answers[0].facts["macs"] / batch_size
-        score = math.log2(macs) + 0.05 * sum(candidate.depths)
-        memory = max(answer.device_memory_mib.value for answer in answers)
-        judged.append(Judged(candidate, score, tuple(answer.latency_ms.value for answer in answers), memory))
-    return judged
+def proxy_of(candidate: Candidate, macs: float) -> float:
+    """What stands in for accuracy: arithmetic, depth and resolution.
+
+    Without the last, all networks of a front have the smallest pictures (Tan and Le, ICML 2019, arXiv 1905.11946, find
+    that accuracy saturates where one of the three grows alone).
+    """
+    return math.log2(macs) + 0.05 * sum(candidate.depths) + 2.0 * math.log2(candidate.resolution / min(RESOLUTIONS))
+
+
+def judge(candidates: list[Candidate], devices: tuple[str, ...], batch_size: int, limits: Limits) -> list[Judged]:
+    """Those of the candidates that are within the limits on all devices."""
+    left = [(candidate, build(candidate)) for candidate in candidates]
+    scores: dict[Candidate, float] = {}
+    predicted: dict[Candidate, dict[str, dict[str, dict[str, float]]]] = {candidate: {} for candidate in candidates}
+    for device in devices:
+        answers = foretell.predict_many([graph for _, graph in left], device=device, batch_size=batch_size, dtype=DTYPE)
+        within = []
+        for (candidate, graph), answer in zip(left, answers):
+            if isinstance(answer, foretell.ForetellError):
+                raise answer
+            if not limits.hold(answer):
+                continue
+            within.append((candidate, graph))
+            scores[candidate] = proxy_of(candidate, answer.facts["macs"] / batch_size)
+            values = {name: getattr(answer, name) for name in METRICS}
+            predicted[candidate][device] = {
+                name: {"value": one.value, "low": one.low, "high": one.high} for name, one in values.items()
+            }
+        left = within
+    return [Judged(candidate, scores[candidate], predicted[candidate]) for candidate, _ in left]
+
+
+def front_of(judged: list[Judged]) -> list[Judged]:
+    """Those that no other beats in proxy and in the latency on each device, the best proxy first."""
+    front: list[Judged] = []
+    for one in sorted(judged, key=lambda one: one.objectives):  # who comes later cannot beat who came before
+        if not any(all(a <= b for a, b in zip(better.objectives, one.objectives)) for better in front):
+            front.append(one)
+    return front
+
+
+def spread(front: list[Any], count: int) -> list[Any]:
+    """So many networks of a front, from its best to its fastest."""
+    if len(front) <= count:
+        return front
+    return [front[round(number * (len(front) - 1) / max(count - 1, 1))] for number in range(count)]
+
+
+def parent_of(population: list[Judged], limits: Limits, rng: random.Random) -> Judged:
+    """The best of a random few under a share of the latency limit; the fastest of them where none is."""
+    few, share_ms = rng.sample(population, SAMPLE), limits.latency_ms * rng.uniform(TIGHTEST, 1.0)
+    fast = [one for one in few if one.slowest_ms <= share_ms]
+    return max(fast, key=lambda one: one.score) if fast else min(few, key=lambda one: one.slowest_ms)
+
+
+def search(
+    candidates: int, devices: tuple[str, ...], batch_size: int, limits: Limits, workers: int, seed: int
+) -> list[Judged]:
+    """Evolve a population; all networks that are within the limits."""
+    rng, started = random.Random(seed), time.perf_counter()
+    seen: set[Candidate] = set()
+    found: list[Judged] = []
+    population: list[Judged] = []
+    with ProcessPoolExecutor(workers) as pool:
+        while len(seen) < candidates:
+            fresh: dict[Candidate, None] = {}
+            wanted = min(GENERATION, candidates - len(seen))
+            while len(fresh) < wanted:
+                if len(population) < SAMPLE:
+                    candidate = draw(rng)
+                else:
+                    first, second = (parent_of(population, limits, rng).candidate for _ in range(2))
+                    candidate = child_of(first, second, rng)
+                if candidate.network not in seen:
+                    seen.add(candidate.network)
+                    fresh[candidate] = None
+            parts = [list(fresh)[number::workers] for number in range(workers)]
+            asked = [pool.submit(judge, part, devices, batch_size, limits) for part in parts]
+            generation = [one for future in asked for one in future.result()]
+            found += generation
+            population = (population + generation)[-2 * GENERATION :]  # the oldest go
+            taken_s = time.perf_counter() - started
+            best = max((one.score for one in found), default=math.nan)
+            print(
+                f"{len(seen):6,} candidates  {len(seen) / taken_s:6.1f} a second  {len(found):6,} within the limits  "
+                f"best {best:.3f}",
+                flush=True,
+            )
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--candidates", type=int, default=20_000)
-    parser.add_argument("--devices", default="h200,l4")
+    parser.add_argument("--devices", default="l4,h200", help="the slowest first")
     parser.add_argument("--limit-ms", type=float, default=6.0, help="on each device, for a batch")
     parser.add_argument("--limit-mib", type=float, default=1_300.0, help="as nvidia-smi shows it")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="a JSON file of the front")
+    parser.add_argument("--picks", type=int, default=10_000, help="write only so many networks, spread over the front")
     chosen = parser.parse_args()
-    rng, devices = random.Random(chosen.seed), tuple(chosen.devices.split(","))
+    devices, limits = tuple(chosen.devices.split(",")), Limits(chosen.limit_ms, chosen.limit_mib)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one process a core
-    started, seen = time.perf_counter(), dict[Candidate, Judged]()
-    population: list[Judged] = []
-    with ProcessPoolExecutor(chosen.workers) as pool:
-        while len(seen) < chosen.candidates:
-            fresh = dict[Candidate, None]()
-            while len(fresh) < min(GENERATION, chosen.candidates - len(seen)):
-                if len(population) < SAMPLE:
-                    candidate = draw(rng)
-                else:
-                    parents = [max(rng.sample(population, SAMPLE), key=lambda one: one.score) for _ in range(2)]
-                    candidate = child_of(parents[0].candidate, parents[1].candidate, rng)
-                if candidate not in seen:
-                    fresh[candidate] = None
-            parts = [list(fresh)[number :: chosen.workers] for number in range(chosen.workers)]
-            asked = [pool.submit(judge, part, devices, chosen.batch_size) for part in parts]
-            generation = [one for future in asked for one in future.result()]
-            seen.update((one.candidate, one) for one in generation)
-            within = [
-                one
-                for one in generation
-                if max(one.latency_ms) <= chosen.limit_ms and one.memory_mib <= chosen.limit_mib
-            ]
-            population = (population + within)[-2 * GENERATION :]  # the oldest go
-            taken = time.perf_counter() - started
-            best = max(population, key=lambda one: one.score, default=None)
-            shown = f"best {best.score:.3f}" if best else "none is within the limits yet"
-            print(f"{len(seen):6,} candidates  {len(seen) / taken:6.1f} a second  {shown}", flush=True)
-    within = [one for one in seen.values() if max(one.latency_ms) <= chosen.limit_ms]
-    within = [one for one in within if one.memory_mib <= chosen.limit_mib]
-    print(f"\n{len(within):,} of {len(seen):,} are within {chosen.limit_ms:g} ms and {chosen.limit_mib:g} MiB")
+    started = time.perf_counter()
+    found = search(chosen.candidates, devices, chosen.batch_size, limits, chosen.workers, chosen.seed)
+    front, took_s = front_of(found), time.perf_counter() - started
+    print(
+        f"\n{len(found):,} of {chosen.candidates:,} are within {limits.latency_ms:g} ms and {limits.memory_mib:g} MiB"
+    )
+    print(f"{len(front)} of them are the front, {took_s:.0f} s; its best:")
     print(f"proxy   pixels  depths  {'  '.join(f'{device:>8}' for device in devices)}  MiB")
-    for one in sorted(within, key=lambda judged: -judged.score)[:10]:
-        times = "  ".join(f"{latency_ms:5.2f} ms" for latency_ms in one.latency_ms)
+    for one in front[:10]:
+        times = "  ".join(f"{one.predicted[device]['latency_ms']['value']:5.2f} ms" for device in devices)
         depths = "".join(map(str, one.candidate.depths))
-        print(f"{one.score:6.3f}  {one.candidate.resolution:6}  {depths:>6}  {times}  {one.memory_mib:,.0f}")
+        memory = max(by_metric["device_memory_mib"]["value"] for by_metric in one.predicted.values())
+        print(f"{one.score:6.3f}  {one.candidate.resolution:6}  {depths:>6}  {times}  {memory:,.0f}")
+    if chosen.out is not None:
+        rows = [
+            {"genes": asdict(one.candidate.network), "proxy": one.score, "predicted": one.predicted}
+            for one in spread(front, chosen.picks)
+        ]
+        written: dict[str, Any] = {
+            "candidates": chosen.candidates, "within": len(found), "seconds": round(took_s),
+            "batch_size": chosen.batch_size, "dtype": DTYPE, "limits": asdict(limits), "of": len(front), "front": rows,
+        }  # fmt: skip
+        chosen.out.write_text(json.dumps(written, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -224,6 +224,19 @@ def candidates(store: Path) -> None:
     click.echo(f"written: {printable(str(write_candidates(store, _log)))}")
 
 
+@app.command("remake")
+@click.argument("names", nargs=-1, metavar="[TABLE…]", help="Tables to make again; without a name all are listed.")
+@click.option("--tables", type=options.PATH, help="Folder of public tables, for those that read them.")
+def remake_tables(names: tuple[str, ...], tables: Path | None) -> None:
+    """List every table of the laboratory with the time that it takes, or make some of them again."""
+    from lab.remake import listed, remake
+
+    if names:
+        remake(names, tables, _log)
+    else:
+        click.echo("\n".join(listed()))
+
+
 def read_shares(text: str | None) -> tuple[float, ...]:
     """Numbers separated by commas."""
     try:

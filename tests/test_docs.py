@@ -29,7 +29,16 @@ PAGES = [
 LONGEST_README = 120
 FEWEST_TERMS = 30
 # files that a reader makes, or that another project has
-EXAMPLES = {"adapt-plan.toml", "net.py", "prices.toml", "carbon.toml", "tiny.toml", "my-gpu.toml", "my-cpu.toml"}
+EXAMPLES = {
+    "adapt-plan.toml",
+    "net.py",
+    "prices.toml",
+    "carbon.toml",
+    "tiny.toml",
+    "my-gpu.toml",
+    "my-cpu.toml",
+    "plan.toml",
+}
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"(?<![\w/.:-])((?:[\w.-]+/)*[\w.-]+\.(?:py|toml))(?![\w:])")

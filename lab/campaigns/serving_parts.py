@@ -16,6 +16,7 @@ activations in bf16. Steps are those of `lab.campaigns.serving_engine`, with the
 
 import argparse
 import gc
+import itertools
 import json
 import random
 import statistics
@@ -54,7 +55,7 @@ MIXTURES = (
     (4096, 8, 2, 7168), (2048, 64, 6, 1408), (2048, 64, 8, 1024), (4096, 128, 8, 384), (4096, 16, 2, 6400),
 )  # fmt: skip
 WIDTHS = (896, 2048, 3072, 4096, 5120, 8192)
-VOCABULARIES = (32000, 128256, 152064)
+VOCABULARIES = (32000, 50304, 65024, 100352, 128256, 152064, 201088, 256000)
 STEP_MODELS = (
     "meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-7B", "mistralai/Mistral-7B-Instruct-v0.3", "meta-llama/Llama-2-7b-hf",
     "meta-llama/Llama-3.2-3B", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-14B", "Qwen/Qwen3-30B-A3B",
@@ -64,7 +65,7 @@ STEP_PROMPTS = ((1, 128), (1, 512), (1, 1500), (1, 4096), (1, 8192), (4, 700), (
 _CACHE_MIB, _TIMES_CACHE, _MOST_COPIES = 50, 4, 64
 _MOST_MIB = 16 * 1024
 _MOST_STEP_CACHE_MIB = 40 * 1024
-_REPLAYS = 12
+_REPLAYS, _LONG_MS, _FEW_REPLAYS = 12, 40.0, 4
 _RESULTS = ("us", "copies", "error", "peak_mib", "weights_mib", "cache_mib", "eager_ms", "allocated_mib")
 
 Part = dict[str, Any]
@@ -84,12 +85,15 @@ def parts() -> Iterator[Part]:
             shape = {"hidden": width, "experts": experts, "top": top, "inner": inner}
             yield {"part": "experts", "precision": "bf16", "tokens": tokens, **shape}
     for tokens in ROWS:
-        for width in WIDTHS:
-            yield {"part": "norm", "precision": "bf16", "tokens": tokens, "width": width}
-            yield {"part": "gate", "precision": "bf16", "tokens": tokens, "width": 3 * width}
-        for heads, kv_heads, size in HEADS:
-            shape = {"heads": heads, "kv_heads": kv_heads, "head_size": size}
-            yield {"part": "rotate", "precision": "bf16", "tokens": tokens, **shape}
+        for precision in ("bf16", "fp8"):
+            for width in WIDTHS:
+                yield {"part": "norm", "precision": precision, "tokens": tokens, "width": width}
+                yield {"part": "gate", "precision": precision, "tokens": tokens, "width": 3 * width}
+                if precision == "fp8":
+                    yield {"part": "cast", "precision": precision, "tokens": tokens, "width": width}
+            for heads, kv_heads, size in HEADS:
+                shape = {"heads": heads, "kv_heads": kv_heads, "head_size": size}
+                yield {"part": "rotate", "precision": precision, "tokens": tokens, **shape}
         if tokens <= 512:
             for vocabulary in VOCABULARIES:
                 yield {"part": "sample", "precision": "bf16", "tokens": tokens, "vocabulary": vocabulary}
@@ -127,6 +131,27 @@ def steps() -> Iterator[Part]:
             if precision != "int4-weights":
                 for batch, prompt in STEP_PROMPTS:
                     yield {**named, "batch": batch, "prompt": prompt, "attention": "sdpa", "kv": "bf16"}
+
+
+def step_products() -> Iterator[Part]:
+    """The products of the steps of dense models at their own shapes.
+
+    They tell what lies between products, and teach nothing: steps judge shapes that were not seen.
+    """
+    from foretell.predictors.llm.architecture import Dense, GroupedAttention, load_architecture
+
+    listed: dict[str, Part] = {}
+    for model in (load_architecture(name) for name in STEP_MODELS):
+        attention, dense, hidden = model.groups[0].attention, model.groups[0].feed_forward, model.hidden
+        if not isinstance(attention, GroupedAttention) or not isinstance(dense, Dense):
+            continue
+        queries, keys = (heads * attention.head_size for heads in (attention.heads, attention.kv_heads))
+        sizes = ((queries + 2 * keys, hidden), (hidden, queries), (2 * dense.inner, hidden), (hidden, dense.inner))
+        for (n, k), m, precision in itertools.product(sizes, STEP_BATCHES, ("bf16", "fp8", "int4-weights")):
+            if precision == "bf16" or (hidden > 1024 and (precision == "fp8" or m <= 16)):
+                part = {"part": "product", "precision": precision, "m": m, "n": n, "k": k}
+                listed.setdefault(key(part), part)
+    yield from listed.values()
 
 
 def key(part: Part) -> str:
@@ -197,15 +222,17 @@ def _captured_ms(runs: list[Callable[[], Any]], device: str) -> float:
 def _replay_ms(graph: Any) -> float:
     import torch
 
-    for _ in range(2):
-        graph.replay()
-    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(_REPLAYS)]
-    for start, end in events:
-        start.record()
-        graph.replay()
-        end.record()
-    torch.cuda.synchronize()
-    return float(statistics.median(start.elapsed_time(end) for start, end in events))
+    def times(count: int) -> list[float]:
+        events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
+        for start, end in events:
+            start.record()
+            graph.replay()
+            end.record()
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) for start, end in events]
+
+    graph.replay()
+    return statistics.median(times(_REPLAYS if times(1)[0] < _LONG_MS else _FEW_REPLAYS))
 
 
 def _product(part: Part, pools: Pools) -> tuple[int, Build]:
@@ -279,11 +306,14 @@ def _paged_decode(part: Part, pools: Pools) -> tuple[int, Build]:
 
 
 def _experts(part: Part, pools: Pools) -> tuple[int, Build]:
+    """Experts that a router chooses; inputs are drawn anew, since large ones would let all tokens choose the same."""
+    import torch
+
     from lab.campaigns.serving_engine import Mixture
 
     hidden, experts, top, inner = (part[name] for name in ("hidden", "experts", "top", "inner"))
     active = min(experts, part["tokens"] * top)
-    x = pools.take("bf16", part["tokens"], hidden)
+    x = torch.randn(part["tokens"], hidden, device=pools.device, dtype=torch.bfloat16)
 
     def build() -> Callable[[], Any]:
         mixture = Mixture(hidden, (experts, top, inner), pools.device)
@@ -294,13 +324,18 @@ def _experts(part: Part, pools: Pools) -> tuple[int, Build]:
 
 
 def _small(part: Part, pools: Pools) -> tuple[int, Build]:
-    """A norm with its residual, a gated activation, a rotary embedding into the cache, or sampling."""
+    """A norm with its residual, a gated activation, a rotary embedding into the cache, a cast, or sampling.
+
+    In fp8 their result is (of a rotary embedding: the cache). What is written lies outside of the pools: a residual
+    that grows from replay to replay would be the next part's input.
+    """
     import torch
 
     from lab.campaigns import serving_kernels as kernels
     from lab.campaigns.serving_engine import sample
 
     tokens, name = part["tokens"], part["part"]
+    written = torch.float8_e4m3fn if part["precision"] == "fp8" else torch.bfloat16
     if name == "rotate":
         heads, kv_heads, size = part["heads"], part["kv_heads"], part["head_size"]
         width = (heads + 2 * kv_heads) * size
@@ -311,17 +346,20 @@ def _small(part: Part, pools: Pools) -> tuple[int, Build]:
 
     def build() -> Callable[[], Any]:
         if name == "norm":
-            x, residual, out = (pools.take("bf16", tokens, width) for _ in range(3))
-            weight = pools.take("bf16", width)
-            return lambda: kernels.add_norm(x, residual.clone() if pools.device == "cpu" else residual, weight, out)
+            x, weight = pools.take("bf16", tokens, width), pools.take("bf16", width)
+            residual, out = torch.zeros_like(x), torch.empty(x.shape, device=pools.device, dtype=written)
+            return lambda: kernels.add_norm(x, residual, weight, out)
         if name == "gate":
             both = pools.take("bf16", tokens, 2 * width)
-            return lambda: kernels.gate(both, torch.bfloat16)
+            return lambda: kernels.gate(both, written)
+        if name == "cast":
+            x = pools.take("bf16", tokens, width)
+            return lambda: kernels.cast(x, written)
         if name == "sample":
             logits = pools.take("bf16", tokens, width)
             return lambda: sample(logits)
         qkv = pools.take("bf16", tokens, width)
-        keys, values = (pools.take("bf16", tokens, kv_heads, size) for _ in range(2))
+        keys, values = (torch.empty(tokens, kv_heads, size, device=pools.device, dtype=written) for _ in range(2))
         return lambda: kernels.rotate(qkv, angles, slots, (keys, values), heads, kv_heads)
 
     return tokens * width * 2, build
@@ -330,6 +368,7 @@ def _small(part: Part, pools: Pools) -> tuple[int, Build]:
 _BUILDERS: dict[str, Callable[[Part, Pools], tuple[int, Build]]] = {
     "product": _product, "decode": _attention, "prefill": _attention, "paged-decode": _paged_decode,
     "experts": _experts, "norm": _small, "gate": _small, "rotate": _small, "sample": _small,
+    "cast": _small,
 }  # fmt: skip
 
 
@@ -389,7 +428,7 @@ def run_steps(left: list[Part], file: Any, until: float, device: str) -> int:
         own = [part for part in left if (part["model"], part["precision"]) == (name, precision) and _fits(part)]
         random.Random(number).shuffle(own)
         # there are few steps of prompts, and caches in fp8 were measured least
-        own.sort(key=lambda part: ("prompt" not in part, part["kv"] != "fp8"))
+        own.sort(key=lambda part: "prompt" not in part and part["kv"] != "fp8")
         stop = time.monotonic() + (until - time.monotonic()) / (len(kinds) - number)
         if device == "cuda":
             gc.collect()
@@ -420,14 +459,17 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--only", choices=("parts", "steps"))
+    parser.add_argument("--only", choices=("parts", "steps", "step-products"))
     parser.add_argument("--kinds", default="", help="only these parts, separated by commas")
     parser.add_argument("--known", type=Path, action="append", default=[], help="files whose parts are not repeated")
+    parser.add_argument("--again", default="", help="these parts although they are known, separated by commas")
     parser.add_argument("--dry", action="store_true")
     options = parser.parse_args(argv)
-    lines = [json.loads(line) for file in (options.out, *options.known) if file.exists() for line in _lines(file)]
-    done = {key(line) for line in lines if "error" not in line}  # what failed is tried again
-    listed = {"parts": parts, "steps": steps}
+    lines = [json.loads(line) for file in (options.out, *options.known) if file.exists() for line in read_lines(file)]
+    again = options.again.split(",")
+    # what failed is tried again
+    done = {key(line) for line in lines if "error" not in line and line["part"] not in again}
+    listed = {"parts": parts, "steps": steps, "step-products": step_products}
     device, until = ("cpu" if options.dry else "cuda"), time.monotonic() + options.seconds
     with options.out.open("a") as file:
         for name in ("parts", "steps") if options.only is None else (options.only,):
@@ -460,7 +502,8 @@ def _run_parts(left: list[Part], file: Any, until: float, pools: Pools) -> int:
     return len(ordered)
 
 
-def _lines(file: Path) -> list[str]:
+def read_lines(file: Path) -> list[str]:
+    """The lines of a file, compressed or not."""
     import gzip
 
     return (gzip.decompress(file.read_bytes()).decode() if file.suffix == ".gz" else file.read_text()).splitlines()
@@ -483,7 +526,8 @@ def _dry(name: str) -> list[Part]:
     made += [{"part": kind, "precision": "bf16", "batch": 2, "context": 32, **heads} for kind in ("decode", "prefill")]
     made += [{"part": "paged-decode", "precision": kv, "batch": 2, "context": 1024, **heads} for kv in ("bf16", "fp8")]
     made += [{"part": kind, "precision": "bf16", "tokens": 3, "width": 96} for kind in ("norm", "gate")]
-    made.append({"part": "rotate", "precision": "bf16", "tokens": 3, **heads})
+    made += [{"part": kind, "precision": "fp8", "tokens": 3, "width": 96} for kind in ("norm", "gate", "cast")]
+    made += [{"part": "rotate", "precision": cache, "tokens": 3, **heads} for cache in ("bf16", "fp8")]
     made.append({"part": "sample", "precision": "bf16", "tokens": 3, "vocabulary": 64})
     made.append(
         {"part": "experts", "precision": "bf16", "tokens": 5, "hidden": 64, "experts": 4, "top": 2, "inner": 32}

@@ -19,9 +19,17 @@ from foretell.devices import find_device
 from foretell.errors import DataError
 from foretell.files import write_whole
 from foretell.predictors.least_squares import solve
-from foretell.predictors.llm.collectives import ENGINE_LIMIT_BYTES, SWITCH_BYTES, SWITCH_GPUS
+from foretell.predictors.llm.collectives import (
+    ENGINE_LIMIT_BYTES,
+    FACTOR_BYTES,
+    SWITCH_BYTES,
+    SWITCH_GPUS,
+    collective_time,
+    fabric_of,
+)
 from foretell.training.judging.table import Cell, Comparison, page
 from foretell.units import GIGA, KIB, KILO, MEGA, MIB
+from foretell.units import us as us_of
 
 Values = NDArray[np.float64]
 Log = Callable[[str], None]
@@ -168,6 +176,29 @@ def read_rows(folder: Path) -> tuple[Rows, Rows, Rows]:
     return all_nccl.where(~over_pcie), all_engine.where(all_engine.device != "l40s"), all_nccl.where(over_pcie)
 
 
+def read_engine_factors(folder: Path) -> dict[str, dict[int, list[float]]]:
+    """What each engine's all-reduce takes on an H200 over the mean of all: by GPUs, at `FACTOR_BYTES`.
+
+    Several versions were measured: their median counts. A larger message is never told to be quicker.
+    """
+    times: defaultdict[tuple[str, int], defaultdict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in _table(folder, "h200_sxm"):
+        # SGLang has measured TensorRT-LLM's kernel too
+        if row["kernel_source"] in _ENGINES and (row["framework"], row["kernel_source"]) != ("sglang", "TRTLLM"):
+            size = float(row["message_size"]) * _WIDTHS[str(row["allreduce_dtype"])]  # type: ignore[arg-type]
+            times[str(row["framework"]), int(row["num_gpus"])][size].append(float(row["latency"]) * KILO)  # type: ignore[call-overload,arg-type]
+    fabric, factors = fabric_of(find_device("h200")), defaultdict[str, dict[int, list[float]]](dict)
+    for (name, gpus), own in sorted(times.items()):
+        sizes = sorted(own)
+        us = np.maximum.accumulate([float(np.median(own[size])) for size in sizes])
+        here = np.exp(np.interp(np.log(FACTOR_BYTES), np.log(sizes), np.log(us)))
+        mean = [
+            us_of(collective_time("all-reduce", size, gpus, fabric, "engine").seconds.value) for size in FACTOR_BYTES
+        ]
+        factors[name][gpus] = (here / mean).tolist()
+    return dict(factors)
+
+
 def _table(folder: Path, short: str) -> list[dict[str, object]]:
     file = folder / f"{short}_comm.parquet"
     if not file.is_file():
@@ -272,7 +303,9 @@ def evaluate(
         )
     )  # fmt: skip
     cache.mkdir(parents=True, exist_ok=True)
-    write_whole(cache / "collectives.toml", constants(sides, unseen, pcie, host, network).encode())
+    write_whole(
+        cache / "collectives.toml", constants(sides, unseen, pcie, host, network, read_engine_factors(store)).encode()
+    )
     log(f"constants of a fit to all rows: {cache / 'collectives.toml'}; PCIe is shared by GPUs^{host.sharing:.2f}")
     return tables
 
@@ -324,6 +357,7 @@ def constants(
     pcie: Rows,
     host: Fit,
     network: Network,
+    engine_factors: Mapping[str, Mapping[int, Sequence[float]]],
 ) -> str:
     """The file that the predictor reads."""
     fits = {name: fit(rows, power=POWERS[name]) for name, rows in sides.items()}
@@ -343,6 +377,9 @@ def constants(
     lines += ["", "[engine]", *_written(fits["engine"].shapes["all-reduce"], spread)]
     for name, factors in fits["engine"].factors.items():
         lines += ["", f"[engine_architecture.{name!r}]", f"latency = {factors[0]:.4g}", f"rate = {factors[1]:.4g}"]
+    for name, by_gpus in engine_factors.items():
+        lines += ["", f"[engine_factors.{name}]"]
+        lines += [f'gpus_{gpus} = "{" ".join(f"{factor:.3g}" for factor in own)}"' for gpus, own in by_gpus.items()]
     lines += ["", "[pcie]", *_written(host.shapes["all-reduce"], _spread(host.predict(pcie), pcie.us))]
     lines += [f"architectures = {sorted(set(pcie.architecture.tolist()))}".replace("'", '"')]
     all_errors = np.concatenate(list(network.errors.values()))

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ MODES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "brp-nas": (INFERENCE, TRAINING),
     "mlp": (INFERENCE, TRAINING),
 }
-FIT_VERSION = 1  # raise it when a recipe, its training or its splits change: saved predictions are then made again
+FIT_VERSION = 2  # raise it when a recipe, its training or its splits change: saved predictions are then made again
 _REPORT_EVERY_S = 10.0
 _NOT_METRICS = ("ids", "facts")
 
@@ -228,8 +228,8 @@ class _FittingContext:
 
         The graphs of the validation side choose its epoch.
         """
-        from lab.papers.graph_networks.pretraining import pretrain
         from lab.papers.graph_networks.training import Encoder
+        from lab.papers.trappm.pretraining import pretrain
 
         file = self.folder / f"encoder-{planned.split}-{planned.seed}.npz"
         if not file.exists():
@@ -264,7 +264,29 @@ def has_truth(samples: Sequence[Sample], metric: str) -> bool:
     return any(np.isfinite(sample.truth[metric]) for sample in samples)
 
 
-def share_of(samples: Sequence[Sample], split: str, share: float, seed: int) -> list[Sample]:
+class Placed(Protocol):
+    """What is asked of a sample to place it: which workload, which model, which family."""
+
+    @property
+    def workload_id(self) -> str:
+        """The workload."""
+        ...
+
+    @property
+    def spec(self) -> str:
+        """The model."""
+        ...
+
+    @property
+    def family(self) -> str:
+        """The family of the model."""
+        ...
+
+
+Some = TypeVar("Some", bound=Placed)
+
+
+def share_of(samples: Sequence[Some], split: str, share: float, seed: int) -> list[Some]:
     """A share of samples; a smaller share is part of a larger one, and every family gives its share.
 
     Where the split keeps architectures together, they stay together here too.

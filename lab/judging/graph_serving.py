@@ -156,7 +156,7 @@ def _encoder(
     seconds: float | None,
     log: Log,
 ) -> "Encoder":
-    from lab.papers.graph_networks.pretraining import pretrain
+    from lab.papers.trappm.pretraining import pretrain
 
     training_graphs, validation_graphs = (
         [graphs[sample.workload_id] for sample in side] for side in (training, validation)

@@ -6,8 +6,9 @@ once.
 
 import io
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,9 @@ def read_graph_set(
             f"{len(missing)} of {len(requested)} workloads have no graph in {store}, such as {min(missing)}; make "
             "them with foretell data graphs."
         )
-    write_whole(file, _packed(graphs))
+    data = io.BytesIO()
+    np.savez_compressed(data, allow_pickle=False, **pack(graphs))
+    write_whole(file, data.getvalue())
     return graphs
 
 
@@ -78,7 +81,8 @@ def _columns(graph: GraphArrays) -> Iterable[NDArray[np.float32]]:
     yield from graph.edges.astype(np.float32)  # float32 holds integers up to 2²⁴ exactly
 
 
-def _packed(graphs: dict[str, GraphArrays]) -> bytes:
+def pack(graphs: Mapping[str, GraphArrays]) -> dict[str, NDArray[np.generic]]:
+    """Graphs as a few arrays, in which each distinct column is stored once; `unpack` reads them."""
     positions: dict[bytes, int] = {}
     index = np.array(
         [
@@ -88,23 +92,24 @@ def _packed(graphs: dict[str, GraphArrays]) -> bytes:
         ],
         np.int32,
     )
-    data = io.BytesIO()
-    np.savez_compressed(
-        data,
-        allow_pickle=False,
-        values=np.frombuffer(b"".join(positions), np.float32),
-        sizes=np.array([len(column) // _BYTES for column in positions], np.int32),
-        index=index,
-        whole=np.array([graph.whole for graph in graphs.values()]),
-        ids=np.array(list(graphs)),
-    )
-    return data.getvalue()
+    return {
+        "values": np.frombuffer(b"".join(positions), np.float32),
+        "sizes": np.array([len(column) // _BYTES for column in positions], np.int32),
+        "index": index,
+        "whole": np.array([graph.whole for graph in graphs.values()]),
+        "ids": np.array(list(graphs)),
+    }
 
 
 def _load(file: Path) -> dict[str, GraphArrays]:
     with np.load(file, allow_pickle=False) as arrays:
-        columns = np.split(arrays["values"], np.cumsum(arrays["sizes"])[:-1])
-        index, whole, ids = arrays["index"], arrays["whole"], arrays["ids"].tolist()
+        return unpack(arrays)
+
+
+def unpack(arrays: Mapping[str, NDArray[Any]]) -> dict[str, GraphArrays]:
+    """The graphs in arrays that `pack` made, by workload."""
+    columns = np.split(arrays["values"], np.cumsum(arrays["sizes"])[:-1])
+    index, whole, ids = arrays["index"], arrays["whole"], arrays["ids"].tolist()
     ends = np.cumsum(_WIDTHS)[:-1]
     matrices: dict[tuple[int, ...], NDArray[np.float32]] = {}
 

@@ -11,6 +11,8 @@ GPUs: for them there is Splitwise's table (prompts of two models on A100 and H10
 those of the host's CPU cannot.
 """
 
+import gzip
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,6 +76,26 @@ def read_forwards(store: Path) -> list[Forward]:
     return [_forward(row, totals[key]) for row in rows if (key := GraphKey.of(row)) in totals]
 
 
+def read_encoders(store: Path) -> list[Forward]:
+    """The grid of the thesis' nine encoders in fp32, fp16 and NF4 (`lab.campaigns.encoder_grid`), with its totals."""
+    files = sorted(store.glob("h200/*/encoders*.jsonl.gz"))
+    lines = [json.loads(line) for file in files for line in gzip.decompress(file.read_bytes()).splitlines()]
+    forwards = []
+    for line in lines:
+        if "latency_ms" in line:
+            totals = {name: line[name] for name in _TOTALS}
+            row = {"energy_j": None, **line, "input_shape": str(line["tokens"]), "family": _family(line["spec"])}
+            forwards.append(_forward(row, totals))
+    return forwards
+
+
+_TOTALS = ("nodes", "edges", "MACs", "parameters", "memory")
+
+
+def _family(spec: str) -> str:
+    return spec.partition(":")[2].partition("?")[0]
+
+
 def _measured(store: Path) -> Iterator[dict[str, Any]]:
     parquet = require("pyarrow.parquet", extra="train", purpose="Reading measurements")
     columns = ["spec", "family", "zoo", "mode", "dtype", "batch_size", "input_shape", "status", "latency_ms",
@@ -85,6 +107,9 @@ def _measured(store: Path) -> Iterator[dict[str, Any]]:
                 yield row
 
 
+_BITS = {"fp32": 32, "nf4": 4}
+
+
 def _forward(row: Mapping[str, Any], totals: Mapping[str, float]) -> Forward:
     batch, tokens = row["batch_size"], int(row["input_shape"].split("x")[0])
     sizes = {name: values[0] for name, values in parse_qs(row["spec"].partition("?")[2]).items()}
@@ -94,7 +119,7 @@ def _forward(row: Mapping[str, Any], totals: Mapping[str, float]) -> Forward:
 
     features = {
         **totals, "MACs": totals["MACs"] * batch, "memory": totals["memory"] * batch, "batch size": batch,
-        "sequence length": tokens, "bits": 32 if row["dtype"] == "fp32" else 16,
+        "sequence length": tokens, "bits": _BITS.get(row["dtype"], 16),
         "positions": size("max_position_embeddings", "n_positions"),
         "layers": size("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
         "heads": size("num_attention_heads", "n_head", "n_heads", "num_heads"),
@@ -153,15 +178,50 @@ def judge(
     truth = np.array([row.truths[target] for row in known])
     mape, rmse, tau = [], [], []
     for seed in range(seeds):
-        fold = folds(known, seed, by_family=by_family)
-        predicted = np.zeros(len(known))
-        for number in range(FOLDS):
-            taught = fold != number
-            predicted[~taught] = fit(features[taught], truth[taught], seed)(features[~taught])
+        predicted = _predicted(features, truth, folds(known, seed, by_family=by_family), fit, seed)
         mape.append(float(np.mean(np.abs(predicted / truth - 1))))
         rmse.append(float(np.sqrt(np.mean((predicted - truth) ** 2))))
         tau.append(kendall_tau(truth, predicted) or 0.0)
     return {"MAPE": float(np.mean(mape)), "RMSE": float(np.mean(rmse)), "τ": float(np.mean(tau))}
+
+
+def _predicted(features: Array, truth: Array, fold: NDArray[np.int64], fit: Fit, seed: int) -> Array:
+    """What is predicted for each row by a fit to the other folds."""
+    predicted = np.zeros(len(truth))
+    for number in range(FOLDS):
+        taught = fold != number
+        predicted[~taught] = fit(features[taught], truth[taught], seed)(features[~taught])
+    return predicted
+
+
+def judge_bits(rows: Sequence[Forward], grid: Sequence[Forward], seeds: int = SEEDS) -> Comparison:
+    """The grid of encoders by precision, taught by all rows: at random, and with the architecture left out."""
+    cells: dict[str, dict[str, Cell]] = {}
+    both = [*grid, *rows]
+    for target in TARGETS:
+        known = [row for row in both if np.isfinite(row.truths[target])]
+        of_grid = sum(np.isfinite(row.truths[target]) for row in grid)
+        if not of_grid:
+            continue
+        features = np.array([[row.features[name] for name in MODEL_FEATURES] for row in known], dtype=np.float64)
+        truth = np.array([row.truths[target] for row in known])
+        bits = features[:of_grid, MODEL_FEATURES.index("bits")]
+        errors = {
+            by_family: np.mean([
+                np.abs(_predicted(features, truth, folds(known, seed, by_family=by_family), FITS["linear trees"], seed)
+                       / truth - 1)[:of_grid]
+                for seed in range(seeds)
+            ], axis=0)
+            for by_family in (False, True)
+        }  # fmt: skip
+        for size in sorted(set(bits.tolist())):
+            own = bits == size
+            cells[f"{target}, {size:g} bits"] = {
+                "count": int(own.sum()), "rows at random": float(np.mean(errors[False][own])),
+                "architecture left out": float(np.mean(errors[True][own])),
+            }  # fmt: skip
+    title = "The nine encoders of the thesis by precision (4 bits: NF4 by bitsandbytes), linear trees"
+    return Comparison(title, cells, ranked=False, shares=_SHARES, head="target")
 
 
 def read_splitwise(file: Path) -> list[Forward]:
@@ -240,6 +300,10 @@ def evaluate(
     made.append(Comparison(
         "Features of the model, boosted trees, two seeds", ablation, ranked=False, shares=_SHARES, head="features"
     ))  # fmt: skip
+    grid = read_encoders(store)
+    if grid:
+        made.append(judge_bits(rows, grid))
+        log(f"{len(grid)} forward passes of encoders judged by precision")
     file = None if tables is None else tables.parent / "splitwise_perf_model.parquet"
     if file is not None and file.is_file():
         made.append(_with_hardware(read_splitwise(file)))

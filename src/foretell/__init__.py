@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from foretell.workflows.inspect import Inspection, inspect
     from foretell.workflows.llm import LlmPrediction, llm
     from foretell.workflows.many.predict_many import predict_many
+    from foretell.workflows.many.predict_plan import predict_plan
     from foretell.workflows.measure.collect import collect
     from foretell.workflows.measure.profile import profile
     from foretell.workflows.memory.fit import Fit, fit
@@ -63,6 +64,7 @@ __all__ = [
     "pack",
     "predict",
     "predict_many",
+    "predict_plan",
     "profile",
     "share",
     "simulate",
@@ -94,6 +96,7 @@ _LATER = {
     "llm": "foretell.workflows.llm",
     "pack": "foretell.workflows.sharing.pack",
     "predict_many": "foretell.workflows.many.predict_many",
+    "predict_plan": "foretell.workflows.many.predict_plan",
     "profile": "foretell.workflows.measure.profile",
     "share": "foretell.workflows.sharing.share",
     "simulate": "foretell.workflows.serving.simulate",

@@ -1,8 +1,9 @@
-"""Files: writes a file completely or not at all."""
+"""Files: writes a file completely or not at all, and locks folders."""
 
 import os
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -25,6 +26,23 @@ def write_whole(path: Path, data: bytes) -> None:
             os.unlink(partial)
         raise
     sync_folder(path.parent)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder, which is made if it is absent; raise BlockingIOError if another process holds it.
+
+    The lock of a process that dies is freed.
+    """
+    import fcntl  # Unix only, as what needs it
+
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
 
 
 def sync_folder(folder: Path) -> None:

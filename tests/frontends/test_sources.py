@@ -71,8 +71,8 @@ def good(name: str, folder: Path) -> ModelRequest:
     if name == "torchvision":
         return ModelRequest("torchvision:squeezenet1_1", parse_inputs(["3x64x64"]))
     config = {
-        "model_type": "bert",
-        "architectures": ["BertModel"],
+        "model_type": "electra",
+        "architectures": ["ElectraModel"],
         "vocab_size": 50,
         "hidden_size": 16,
         "num_hidden_layers": 1,

@@ -1,19 +1,19 @@
 """Answers are what ``--json`` of the commands prints; only ONNX and .pt2 are read, whatever the name says."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from command_line import run
-from foretell.errors import ModelError
+from foretell.errors import ForetellError, ModelError
 from foretell.graph.ir import serde
 from foretell.testing import tiny_graph
-from foretell.web import answers
-from foretell.web.answers import answer, check_upload
+from foretell.web import answers, graphs
+from foretell.web.answers import answer, answer_together, check_upload
 from foretell.web.questions import EXAMPLE, read_question
-from foretell.workflows.predict import predict
 from foretell.workflows.workload import load_graph
 
 
@@ -82,12 +82,50 @@ def test_a_spec_beside_an_upload_is_converted_once(model: str, monkeypatch: pyte
 
     def fake(source: str, *, use_cache: bool, **options: Any) -> Any:
         cached.append((source, use_cache))
-        return predict(model, use_cache=False, **options)
+        return load_graph(model, use_cache=False, **options)
 
-    monkeypatch.setattr(answers, "predict", fake)
-    fields = read_question("compare", {"model": "upload:x", "other": "timm:resnet18"}).model_dump()
+    monkeypatch.setattr(graphs, "load_graph", fake)
+    fields = read_question("compare", {"model": "upload:x", "other": "timm:never-read"}).model_dump()
     answer("compare", fields, {"model": model})
-    assert cached == [(model, False), ("timm:resnet18", True)]
+    assert cached == [(model, False), ("timm:never-read", True)]
+
+
+def message(kind: str, model: str, **values: Any) -> dict[str, Any]:
+    files = {"model": model} | ({"other": model} if kind == "compare" else {})
+    question = read_question(kind, {**dict.fromkeys(files, "upload:x"), **values})
+    return {"kind": kind, "fields": question.model_dump(), "files": files}
+
+
+def test_answers_together_are_those_that_each_gets_alone(model: str) -> None:
+    messages = [
+        message("predict", model, batch_size=3, device="l4"), message("predict", "/absent/file.onnx"),
+        message("compare", model, dtype="fp16"), message("predict", model, device="h2000"),
+        message("predict", model, latency_limit_ms=5.0), message("predict", model, mode="training", optimizer="sgd"),
+        message("sweep", model),
+    ]  # fmt: skip
+    together = list(answer_together(messages))
+    for asked, found in zip(messages, together, strict=True):
+        if asked["kind"] == "sweep" or asked["fields"].get("latency_limit_ms"):
+            assert found is None  # asked alone
+        elif isinstance(found, ForetellError):
+            with pytest.raises(ForetellError, match=re.escape(str(found))):
+                answer(asked["kind"], asked["fields"], asked["files"])
+        else:
+            assert found is not None
+            alone = json.loads(answer(asked["kind"], asked["fields"], asked["files"]))
+            assert _rounded(json.loads(found)) == _rounded(alone)
+    assert [type(found).__name__ for found in together] == [
+        "str", "ModelError", "str", "DeviceError", "NoneType", "str", "NoneType",
+    ]  # fmt: skip
+
+
+def _rounded(value: Any) -> Any:
+    """The network is asked about more rows at once, which moves the last digits."""
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def test_an_upload_leaves_nothing_in_the_cache(model: str, tmp_path: Path) -> None:
@@ -123,3 +161,9 @@ def test_fit_and_llm_answer_as_their_commands_do() -> None:
         "llm", {"model": "hf:meta-llama/Llama-3.1-8B", "input_tokens": 64, "output_tokens": 8}
     ).model_dump()
     assert json.loads(answer("llm", fields, {}))["fits"] is True
+    fields = read_question(
+        "advise-llm",
+        {"model": "hf:meta-llama/Llama-3.1-8B", "input_tokens": 64, "output_tokens": 8, "devices": ["l40s"],
+         "weights": ["fp8"]},
+    ).model_dump()  # fmt: skip
+    assert json.loads(answer("advise-llm", fields, {}))["choices"][0]["place"] == "1 × l40s, fp8"

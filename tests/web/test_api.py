@@ -81,7 +81,9 @@ def test_what_is_no_model_is_refused_and_deleted(
         assert (answer.status_code, message in answer.json()["error"]) == (status, True), answer.text
 
 
-@pytest.mark.parametrize("kind", ["predict", "fit", "compare", "share", "sweep", "advise", "report", "llm"])
+@pytest.mark.parametrize(
+    "kind", ["predict", "fit", "compare", "share", "sweep", "advise", "report", "llm", "advise-llm"]
+)
 def test_no_file_of_the_server_is_read(client: TestClient, tmp_path: Path, onnx_bytes: bytes, kind: str) -> None:
     secret = tmp_path / "secret.onnx"
     secret.write_bytes(onnx_bytes)

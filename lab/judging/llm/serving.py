@@ -15,21 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.devices import find_device
 from foretell.files import write_whole
-from foretell.optional import require
-from foretell.predictors.llm.architecture import load_architecture
-from foretell.predictors.llm.deployment import Deployment
 from foretell.predictors.llm.engines import PAGED, RULES, Engine, Fitted, shipped_engines
 from foretell.predictors.llm.kernels import KINDS, Kernels, shipped_kernels
 from foretell.predictors.llm.serving import serve, with_arrival
-from foretell.predictors.llm.steps import Chunk, Steps
+from foretell.predictors.llm.steps import Steps
 from foretell.training.judging.metrics import kendall_tau
 from foretell.training.judging.table import Cell, Comparison, page
 from foretell.training.llm_kernels import FIT, GPUS, KernelRows, errors_of, fit_trees, read_rows
 from foretell.units import KILO
 from lab.judging.llm.serving_rows import ServedRow, read_serving, teaching_models
 from lab.judging.llm.serving_steps import tables as own_tables
+from lab.judging.llm.splitwise import judge_splitwise
 
 Log = Callable[[str], None]
 Times = tuple[float, float]
@@ -74,7 +71,7 @@ def simulate_rows(rows: Iterable[ServedRow], kernels: Kernels, engines: Mapping[
         served = serve(steps, engine, clients, replace(row, clients=clients).requests(), row.launch.fraction)
         tpot_ms = float(np.mean([one.tpot_ms for one in served]))
         ttft_ms = float(np.mean([one.ttft_ms for one in served]))
-        judged.append(Judged(row, with_arrival(ttft_ms, tpot_ms, engine, place.architecture.has_experts), tpot_ms))
+        judged.append(Judged(row, with_arrival(ttft_ms, tpot_ms, engine, place.architecture.expert_layers), tpot_ms))
     return judged
 
 
@@ -82,7 +79,8 @@ def fit_engines(rows: Sequence[ServedRow], kernels: Kernels) -> Fitted:
     """Fit an engine's times to rows that teach: the least mean error in logarithms, every model counting the same.
 
     Kernels of a model may be off by a factor, so each model has one of its own while what an arrival waits for is
-    fitted. Of those of mixtures the geometric mean is kept, where two of them or more teach.
+    fitted. Of those of mixtures the geometric mean is kept, where two of them or more teach. One mixture alone teaches
+    SGLang, and one TensorRT-LLM: an arrival waits there as in vLLM, and for each layer of experts besides.
     """
     taught = [row for row in rows if row.model in teaching_models()]
     # rows of vLLM whose protocol is not said contradict the others: docs/lab/0037-serving.md
@@ -108,12 +106,13 @@ def fit_engines(rows: Sequence[ServedRow], kernels: Kernels) -> Fitted:
 def _fit_all(raw: Sequence[Judged]) -> dict[str, dict[str, float]]:
     """The times of each engine that has rows."""
     groups = {name: [one for one in raw if one.row.engine == name] for name in ("vllm", "sglang", "trtllm")}
+    # vLLM is the engine that most models teach, by rows whose protocol is known
+    arrival = _fit_arrival(groups["vllm"])
     times = {
-        name: {**_fit_steps(modelled), **_fit_arrival(group)}
+        name: {**_fit_steps(modelled), **(arrival if name == "vllm" else _fit_expert_layers(group, arrival))}
         for name, group in groups.items()
         if (modelled := [one for one in group if one.row.model not in UNMODELLED])
     }
-    # the engine that most models teach, by rows whose protocol is known
     return {**times, PAGED: dict(times["vllm"])}
 
 
@@ -121,8 +120,11 @@ def _with_times(one: Judged, times: Mapping[str, float]) -> Judged:
     """A row that was simulated without a host's times, with them; close to simulating it again."""
     clients = one.row.clients / one.row.deployment.data
     tpot_ms = one.tpot_ms + (times["step_us"] + times["request_us"] * clients) / KILO
-    factor = times["mixture_prompts"] if one.row.deployment.architecture.has_experts else 1.0
-    return Judged(one.row, factor * one.ttft_ms + times["arrival_ms"] + times["arrival_steps"] * tpot_ms, tpot_ms)
+    host: dict[str, Any] = dict(times)
+    ttft_ms = with_arrival(
+        one.ttft_ms, tpot_ms, replace(RULES[PAGED], **host), one.row.deployment.architecture.expert_layers
+    )
+    return Judged(one.row, ttft_ms, tpot_ms)
 
 
 def _columns(judged: Sequence[Judged]) -> tuple[NDArray[np.float64], ...]:
@@ -171,6 +173,29 @@ def _fit_arrival(judged: Sequence[Judged]) -> dict[str, float]:
     return {"arrival_ms": best[0], "arrival_steps": best[1], "mixture_prompts": round(factor, 3)}
 
 
+def _fit_expert_layers(judged: Sequence[Judged], arrival: Mapping[str, float]) -> dict[str, float]:
+    """What a prompt waits for each layer of experts, beside what every arrival waits for; a factor for each model.
+
+    SGLang and TensorRT-LLM launch a prompt's kernels one by one, and those of experts are many; vLLM compiles them.
+    """
+    groups = _by([one for one in judged if one.row.varied], lambda row: row.model).values()
+    mixtures = [group for group in groups if group[0].row.deployment.architecture.has_experts]
+
+    def loss(layer_ms: float) -> float:
+        total = 0.0
+        for group in mixtures:
+            ttft, _, true_ttft, true_tpot = _columns(group)
+            waiting = arrival["arrival_ms"] + arrival["arrival_steps"] * true_tpot
+            waiting = waiting + layer_ms * group[0].row.deployment.architecture.expert_layers
+            predicted = _FACTORS[:, None] * ttft + waiting
+            total += float(np.abs(np.log(predicted / true_ttft)).mean(axis=1).min())
+        return total
+
+    best = min(np.arange(0, 5.01, 0.1), key=lambda layer_ms: loss(float(layer_ms))) if mixtures else 0.0
+    waits = {"arrival_ms": arrival["arrival_ms"], "arrival_steps": arrival["arrival_steps"]}
+    return {**waits, "mixture_prompts": 1.0, "expert_layer_ms": round(float(best), 2)}
+
+
 def evaluate(
     store: Path,
     device: str,
@@ -207,7 +232,7 @@ def evaluate(
     ]  # fmt: skip
     splitwise = store.parent / "splitwise_perf_model.parquet"
     if splitwise.is_file():
-        tables.append(_splitwise(splitwise, kernels, fitted))
+        tables.append(judge_splitwise(splitwise, kernels, fitted))
     if _OWN.is_dir():
         tables += own_tables(_OWN, kernels)
     tables += _kernel_tables(store, kernels, log)
@@ -297,50 +322,6 @@ def _worst(judged: Sequence[Judged], count: int = 12) -> Comparison:
     return Comparison("The rows whose TPOT is furthest off", rows, ranked=False, head="row")
 
 
-_SPLITWISE = {"llama2-70b": "meta-llama/Llama-2-70b-hf"}
-_SPLITWISE_GPUS = {"a100-80gb": "a100-sxm-80gb", "h100-80gb": "h100-sxm"}
-
-
-def _splitwise(file: Path, kernels: Kernels, fitted: Fitted) -> Comparison:
-    """Splitwise (Patel et al., ISCA 2024): Llama-2-70B in fp16 by vLLM of 2023; rows with a power cap are left out."""
-    parquet = require("pyarrow.parquet", extra="train", purpose="Reading Splitwise's table")
-    table: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
-    errors: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    engine = fitted.engine("vllm")
-    means: dict[tuple[object, ...], list[dict[str, Any]]] = defaultdict(list)
-    for row in table:
-        if row["model"] in _SPLITWISE and row["hardware"] in _SPLITWISE_GPUS:
-            key = tuple(
-                row[name] for name in ("hardware", "tensor_parallel", "prompt_size", "batch_size", "token_size")
-            )
-            means[key].append(row)
-    known: dict[tuple[str, int], Steps] = {}
-    for (hardware, tensor, prompt, batch, answer), group in means.items():
-        place = Deployment(
-            load_architecture(_SPLITWISE["llama2-70b"]),
-            find_device(_SPLITWISE_GPUS[str(hardware)]),
-            tensor=int(str(tensor)),
-        )
-        steps = known.setdefault((str(hardware), place.tensor), Steps(place, kernels, "vllm"))
-        size, context = int(str(batch)), int(str(prompt)) + int(str(answer)) / 2
-        token_us = steps.step_us(size, context) + engine.step_us + engine.request_us * size
-        prompt_us = steps.step_us(0, 0, [Chunk(int(str(prompt)))] * size) + engine.step_us
-        times = (prompt_us / KILO, token_us / KILO)
-        truth = [float(np.mean([row[name] for row in group])) for name in ("prompt_time", "token_time")]
-        for name in (f"{hardware}, tp{tensor}", f"{hardware}"):
-            errors[name].append((times[0] / truth[0] - 1, times[1] / truth[1] - 1))
-    rows: dict[str, dict[str, Cell]] = {}
-    for name, pairs in sorted(errors.items()):
-        both = np.array(pairs)
-        rows[name] = {
-            "count": len(both), "prompt": float(np.median(np.abs(both[:, 0]))),
-            "token": float(np.median(np.abs(both[:, 1]))), "TTFT bias": float(np.median(both[:, 0])),
-            "TPOT bias": float(np.median(both[:, 1])),
-        }  # fmt: skip
-    title = "Splitwise: Llama-2-70B, fp16, vLLM of 2023 (prompt and token times; nothing was fitted to them)"
-    return Comparison(title, rows, ranked=False, shares=_SHARES, head="GPU")
-
-
 _JUDGED_ROWS, _TAUGHT_ROWS, _FEW_ROUNDS = 4000, 60_000, 150
 
 
@@ -395,8 +376,8 @@ def write_report(tables: Sequence[Comparison], folder: Path) -> Path:
         f"Taught by {', '.join(teaching_models())}; all other models only judge. TTFT, TPOT and throughput are median "
         "relative errors; throughput follows from the other two by Little's law, measured and predicted. τ is "
         "Kendall's over configurations of one model and one pair of lengths. Remade by "
-        "`python -m lab evaluate llm TABLES --report`; what it means is in docs/lab/0037-serving.md and "
-        "docs/lab/0046-steps.md."
+        "`python -m lab evaluate llm TABLES --report`; what it means is in docs/lab/0037-serving.md, "
+        "docs/lab/0046-steps.md and docs/lab/0057-serving-parts.md."
     )
     write_whole(folder / "llm.md", page(text, tables))
     return folder / "llm.md"

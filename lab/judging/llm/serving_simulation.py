@@ -50,8 +50,8 @@ def _followed(row: ServedRow, engine: Engine, servers: serving.Deployment) -> Ju
     lengths = ((request.prompt, request.answer) for request in row.requests())
     totals = simulate_serving(closed_loop(lengths), servers, concurrency=row.clients)
     tpot_ms = ms(totals.tpot.mean_s)
-    has_experts = row.deployment.architecture.has_experts
-    return Judged(row, with_arrival(ms(totals.ttft.mean_s), tpot_ms, engine, has_experts), tpot_ms)
+    expert_layers = row.deployment.architecture.expert_layers
+    return Judged(row, with_arrival(ms(totals.ttft.mean_s), tpot_ms, engine, expert_layers), tpot_ms)
 
 
 @dataclass(frozen=True)

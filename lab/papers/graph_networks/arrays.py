@@ -19,6 +19,7 @@ from foretell.graph.ir.operators import OPERATORS as KNOWN
 from foretell.graph.ir.operators import lookup
 from foretell.graph.ir.tensor import Tensor
 from foretell.records import Workload
+from foretell.units import GIGA, KILO, TERA
 
 # The operators of the unlabelled graphs, commonest first, and a few that models of other kinds have. The last column
 # of the one-hot is "other".
@@ -39,6 +40,11 @@ CLASSES = (
     "conv2d", "conv2d_transpose", "dense", "batch_matmul", "bias_add", "softmax", "dropout", "layer_norm", "reshape",
     "transpose", "add", "split", "multiply", "squeeze", "adaptive_avg_pool2d", "max_pool2d",
 )  # fmt: skip
+# What TVM has beside them, so that every node has a class; the published 16 leave a third of the nodes without one.
+FURTHER_CLASSES = (
+    "relu", "activation", "batch_norm", "norm", "elementwise", "reduction", "concatenate", "view", "movement", "index",
+    "avg_pool2d", "recurrent", "generator", "other",
+)  # fmt: skip
 ATTRIBUTES = (
     "stride_0", "stride_1", "pad_0", "pad_1", "pad_2", "pad_3", "dilation_0", "dilation_1", "groups", "channels",
     "kernel_0", "kernel_1",
@@ -54,9 +60,12 @@ WHOLE_COLUMNS = (
     "batch", "nodes", "edges", "macs", "parameters", "memory_bytes", "convolutions", "dense", "relu", "input_side",
     *TARGET_COLUMNS,
 )  # fmt: skip
+NODE_DTYPES = ("fp32", "fp16", "bf16")
 AXES, DIPPM_AXES = 6, 4
 DIPPM_WIDTH = len(CLASSES) + len(ATTRIBUTES) + DIPPM_AXES
 TRAPPM_WIDTH = len(OPERATOR_COLUMNS) + 2 * AXES + len(COSTS)
+CLASSED_ONE_HOT = len(CLASSES) + len(FURTHER_CLASSES) + len(NODE_DTYPES)
+CLASSED_WIDTH = CLASSED_ONE_HOT + len(ATTRIBUTES) + DIPPM_AXES
 
 _NUMBERS = {name: number for number, name in enumerate(OPERATORS)}
 _OTHER = len(OPERATORS)
@@ -84,9 +93,35 @@ _CLASS_OF = {
     "GlobalAveragePool": "adaptive_avg_pool2d",
     "MaxPool": "max_pool2d",
 }
+_ACTIVATIONS = (
+    "Gelu", "Silu", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "LeakyRelu", "Elu", "Softplus", "PRelu", "Clip",
+)  # fmt: skip
+_FURTHER_BY_NAME = {
+    "Relu": "relu",
+    "BatchNormalization": "batch_norm",
+    "Concat": "concatenate",
+    **dict.fromkeys(_ACTIVATIONS, "activation"),
+}
+_FURTHER_BY_KIND = {
+    "normalisation": "norm", "elementwise": "elementwise", "reduction": "reduction", "view": "view",
+    "movement": "movement", "gather": "index", "scatter": "index", "sort": "index", "pooling": "avg_pool2d",
+    "recurrent": "recurrent", "generator": "generator",
+}  # fmt: skip
+
+
+def _further_class(operator: str) -> int:
+    name = _FURTHER_BY_NAME.get(operator)
+    if name is None:
+        name = _FURTHER_BY_KIND.get(KNOWN[operator].kind, "other") if operator in KNOWN else "other"
+    return len(CLASSES) + FURTHER_CLASSES.index(name)
+
+
+# by the column of an operator, for nodes that have none of the published classes
+_FURTHER_NUMBERS = np.array([_further_class(name) for name in OPERATOR_COLUMNS], np.int16)
 _CLASS_NUMBERS = {op: CLASSES.index(name) for op, name in _CLASS_OF.items()}
 _WITH_PARAMETER = dict.fromkeys(_PRODUCTS, CLASSES.index("dense")) | {"Add": CLASSES.index("bias_add")}
 _NO_CLASS = -1
+_LEAST_BOUND_MS = 1e-4  # a model of views alone
 _SCHEMA = (
     *OPERATOR_COLUMNS, *CLASSES, *ATTRIBUTES, *COSTS, *WHOLE_COLUMNS, f"{AXES}", f"{DIPPM_AXES}",
     *(f"{op}={name}" for op, name in sorted(_CLASS_OF.items()) if op in FIRST_CODED),
@@ -118,11 +153,30 @@ class GraphArrays:
     @property
     def dippm_nodes(self) -> NDArray[np.float32]:
         """One row for each node: class, attributes of a convolution, output shape; the fourth axis holds the rest."""
-        classes = _one_hot(self.classes, len(CLASSES))
+        return np.concatenate([_one_hot(self.classes, len(CLASSES)), self.attributes, self._dippm_shapes], axis=1)
+
+    @property
+    def classed_nodes(self) -> NDArray[np.float32]:
+        """As `dippm_nodes`, but every node has a class, and knows the dtype of the model."""
+        classes = np.where(self.classes >= 0, self.classes, _FURTHER_NUMBERS[self.operators])
+        dtypes = np.tile(self.whole_of(NODE_DTYPES).astype(np.float32), (len(self), 1))
+        one_hot = _one_hot(classes, len(CLASSES) + len(FURTHER_CLASSES))
+        return np.concatenate([one_hot, dtypes, self.attributes, self._dippm_shapes], axis=1)
+
+    @property
+    def _dippm_shapes(self) -> NDArray[np.float32]:
         shapes = self.output_shapes[:, :DIPPM_AXES].copy()
         rest = self.output_shapes[:, DIPPM_AXES:]
         shapes[:, -1] *= np.where(rest > 0, rest, 1).prod(axis=1)
-        return np.concatenate([classes, self.attributes, shapes], axis=1)
+        return shapes
+
+    @property
+    def bound_ms(self) -> float:
+        """The shortest time of a forward pass: every node takes its arithmetic or its traffic, whichever is longer."""
+        bandwidth, peak = self.whole_of(("bandwidth_gb_per_s", "peak_tflops"))
+        macs, moved = self.costs[:, 0].astype(np.float64), self.costs[:, 2].astype(np.float64)
+        seconds = np.maximum(2 * macs / (peak * TERA), moved / (bandwidth * GIGA)).sum()
+        return max(float(seconds) * KILO, _LEAST_BOUND_MS)
 
     @property
     def trappm_nodes(self) -> NDArray[np.float32]:

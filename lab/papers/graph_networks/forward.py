@@ -17,7 +17,6 @@ from lab.papers.graph_networks.recipes import Recipe
 # a tensor of torch or of an ONNX graph; both have + − * / @
 Value = Any
 GAT_SLOPE = 0.2
-ENCODER_DROPOUT = 0.5
 ENCODER = "encoder"
 
 
@@ -123,13 +122,19 @@ class Operations(Protocol):
 
 @dataclass(frozen=True)
 class Inputs:
-    """A stack of graphs; ``embedding`` is their pooled embedding where it is known already."""
+    """A stack of graphs; ``embedding`` is their pooled embedding where it is known already.
+
+    Where equal nodes were merged, ``counts`` has the number of nodes of each row (`merging`), and edges go from who
+    speaks to who hears. ``flow`` has the edges in their final form where they are known already.
+    """
 
     nodes: Value
     edges: Value
     graph_index: Value
     whole: Value
     embedding: Value | None = None
+    counts: Value | None = None
+    flow: "Flow | None" = None
 
 
 @dataclass(frozen=True)
@@ -144,9 +149,12 @@ class Flow:
 
 def flow_of(ops: Operations, inputs: Inputs, direction: str) -> Flow:
     """Messages from makers to readers, from readers to makers, or both ways."""
+    if inputs.flow is not None:
+        return inputs.flow
     maker, reader = ops.edge_ends(inputs.edges)
-    source, target = (reader, maker) if direction == "backward" else (maker, reader)
-    if direction == "mutual":
+    is_resolved = inputs.counts is not None
+    source, target = (reader, maker) if direction == "backward" and not is_resolved else (maker, reader)
+    if direction == "mutual" and not is_resolved:
         source, target = ops.concat([maker, reader], 0), ops.concat([reader, maker], 0)
     routes = ops.routes(source, target, inputs.nodes)
     return Flow(source, target, ops.count_into(target, inputs.nodes), routes)
@@ -199,7 +207,7 @@ def _pooled(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
         for layer in range(recipe.layers):
             x = ops.relu(graph_layer(ops, recipe, x, flow, f"block.{block}.{layer}"))
         x = ops.dropout(x, recipe.dropout)
-    pooled = ops.sum_into(ops.cast_like(x, inputs.whole), inputs.graph_index, inputs.whole)
+    pooled = _sum_nodes(ops, x, inputs)
     if recipe.readout == "mean":
         return pooled / ops.clip_min(ops.count_into(inputs.graph_index, inputs.whole), 1.0)
     return pooled * ops.weight("readout.scale")
@@ -260,7 +268,7 @@ def _global_node(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
     flow = flow_of(ops, inputs, recipe.direction)
     for number in range(recipe.blocks):
         name = f"block.{number}.0"
-        total = ops.sum_into(ops.cast_like(x, inputs.whole), inputs.graph_index, inputs.whole)
+        total = _sum_nodes(ops, x, inputs)
         state = linear(ops, total if state is None else total + state, name)
         if number == 0:  # the one-hot of the global node selects one row of the first matrix, which is this weight
             state = state + ops.weight("global.weight")
@@ -271,8 +279,13 @@ def _global_node(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
 
 def embed(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
     """TraPPM's encoder, summed over the nodes of each graph."""
-    nodes = ops.cast_like(encode(ops, recipe, inputs), inputs.whole)
-    return ops.sum_into(nodes, inputs.graph_index, inputs.whole)
+    return _sum_nodes(ops, encode(ops, recipe, inputs), inputs)
+
+
+def _sum_nodes(ops: Operations, x: Value, inputs: Inputs) -> Value:
+    """The sum over the nodes of each graph; a row counts as often as the nodes that it stands for."""
+    x = ops.cast_like(x, inputs.whole)
+    return ops.sum_into(x if inputs.counts is None else x * inputs.counts, inputs.graph_index, inputs.whole)
 
 
 def encode(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
@@ -283,5 +296,5 @@ def encode(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
     for number in range(last + 1):
         x = ops.batch_norm(sage(ops, x, flow, f"{ENCODER}.{number}"), f"{ENCODER}.{number}.norm")
         if number < last:
-            x = ops.dropout(ops.relu(x), ENCODER_DROPOUT)
+            x = ops.dropout(ops.relu(x), recipe.encoder_dropout)
     return ops.relu(x) if recipe.last_relu else x

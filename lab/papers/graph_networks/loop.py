@@ -28,7 +28,7 @@ class Loop:
     """How long, how fast and from which seed to train; ``identity`` says which run a checkpoint belongs to.
 
     With ``seconds``, no epoch begins that would end later, except the first; each epoch then records the seconds so
-    far.
+    far. A checkpoint is written after the first epoch that ends ``save_every_s`` after the last one, and at the end.
     """
 
     recipe: Recipe
@@ -38,6 +38,7 @@ class Loop:
     device: str
     identity: str
     seconds: float | None = None
+    save_every_s: float = 0.0
 
     def run(
         self,
@@ -53,9 +54,8 @@ class Loop:
         """
         learned = [tensor for tensor in weights.values() if tensor.requires_grad]
         kind = torch.optim.AdamW if self.recipe.weight_decay else torch.optim.Adam
-        fused = self.device.startswith("cuda")
-        optimizer = kind(learned, lr=self.rate, weight_decay=self.recipe.weight_decay, fused=fused)
-        best, history = _copy(weights), []
+        optimizer = self._optimizer(kind, learned)
+        best, history, written = _copy(weights), [], time.monotonic()
         saved = self._read(checkpoint)
         if saved is not None:
             best, history = saved["best"], saved["history"]
@@ -66,8 +66,7 @@ class Loop:
                 epoch, began = len(history), time.monotonic()
                 # a seed for each epoch: a continued run draws the same numbers
                 torch.manual_seed(self.seed * 1_000_003 + epoch)
-                for group in optimizer.param_groups:
-                    group["lr"] = rate_at(self.recipe.schedule, self.rate, history, self.epochs, self.seconds)
+                _set_rate(optimizer, rate_at(self.recipe.schedule, self.rate, history, self.epochs, self.seconds))
                 record = train(epoch, optimizer)
                 with torch.no_grad():
                     record |= evaluate()
@@ -76,11 +75,27 @@ class Loop:
                 history.append(record)
                 if stale_epochs(history) == 0:
                     best = _copy(weights)
-                self._write(checkpoint, weights, optimizer, best, history)
+                if time.monotonic() - written >= self.save_every_s or not self._continues(history):
+                    self._write(checkpoint, weights, optimizer, best, history)
+                    written = time.monotonic()
                 progress(epoch, record)
         if history and not math.isfinite(min(_scores(history))):
             raise DataError(f"None of {len(history)} epochs gave a finite error: fit with a rate below {self.rate:g}.")
         return best, tuple(history)
+
+    def _optimizer(self, kind: Any, learned: Sequence[Any]) -> Any:
+        """Adam; on a GPU in a form that can be captured: rate and state are tensors there from the start."""
+        if not self.device.startswith("cuda"):
+            return kind(learned, lr=self.rate, weight_decay=self.recipe.weight_decay)
+        rate = torch.zeros((), device=self.device)
+        optimizer = kind(learned, lr=rate, weight_decay=self.recipe.weight_decay, fused=True, capturable=True)
+        for tensor in learned:
+            tensor.grad = torch.zeros_like(tensor)
+        # a step of rate 0 with gradients of 0 makes the state and changes nothing else
+        optimizer.step()
+        for state in optimizer.state.values():
+            state["step"].zero_()
+        return optimizer
 
     def _continues(self, history: Sequence[Record]) -> bool:
         if len(history) >= self.epochs or stale_epochs(history) >= self.recipe.patience:
@@ -138,10 +153,29 @@ def rate_at(schedule: str, rate: float, history: Sequence[Record], epochs: int, 
     return rate
 
 
+def _set_rate(optimizer: Any, rate: float) -> None:
+    for group in optimizer.param_groups:
+        if torch.is_tensor(group["lr"]):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
 def stale_epochs(history: Sequence[Record]) -> int:
     """Epochs since the best one."""
     scores = _scores(history)
     return len(scores) - 1 - scores.index(min(scores)) if scores else 0
+
+
+def improvement(history: Sequence[Record], share: float = 0.1) -> float:
+    """By which part of itself the lowest score fell in the last ``share`` of the epochs: converged if it is small.
+
+    >>> improvement([{"score": 0.2}] * 9 + [{"score": 0.19}])
+    0.05
+    """
+    scores = _scores(history)
+    before = scores[: len(scores) - max(round(share * len(scores)), 1)]
+    return round(1 - min(scores) / min(before), 6) if before else math.nan
 
 
 def best_record(history: Sequence[Record]) -> Record:

@@ -11,6 +11,7 @@ from foretell.errors import ModelError
 from foretell.optional import require
 from lab.papers.graph_networks.arrays import SCHEMA, GraphArrays
 from lab.papers.graph_networks.recipes import Recipe, stack
+from lab.papers.graph_networks.scales import log_bounds
 from lab.papers.graph_networks.weights import Weights
 
 _GRAPHS_AT_ONCE = 16  # more do not fit into the caches
@@ -76,7 +77,8 @@ class GraphNetwork:
         parts = [
             self._logs(graphs[start : start + _GRAPHS_AT_ONCE]) for start in range(0, len(graphs), _GRAPHS_AT_ONCE)
         ]
-        values = np.exp(np.concatenate(parts)) if parts else np.zeros((0, len(self.targets)))
+        logs = np.concatenate(parts) if parts else np.zeros((0, len(self.targets)))
+        values = np.exp(logs + log_bounds(graphs, self.recipe))
         return {name: values[:, column] for column, name in enumerate(self.targets)}
 
     def _logs(self, graphs: Sequence[GraphArrays]) -> NDArray[np.float64]:

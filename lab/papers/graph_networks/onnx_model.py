@@ -32,8 +32,8 @@ def to_onnx(recipe: Recipe, weights: Weights, notes: Mapping[str, str], *, small
     onnx = require("onnx", extra="train", purpose="Writing graph networks")
     make, numbers = onnx.helper, onnx.TensorProto
     writer = _Writer(weights, small)
-    names = ("nodes", "edges", "graph_index", "whole")
-    out = forward(writer, recipe, Inputs(*(_Name(writer, name) for name in names)))
+    nodes, edges, graph_index, whole = (_Name(writer, name) for name in ("nodes", "edges", "graph_index", "whole"))
+    out = forward(writer, recipe, Inputs(nodes, edges, graph_index, whole))
     result = log_targets(writer, recipe, out)
     writer.write("Identity", [result.name], name="log_targets")
     inputs = [

@@ -16,6 +16,8 @@ from foretell.errors import UnknownNameError
 from foretell.registry import did_you_mean
 from foretell.units import GIGA, KILO, MEGA, MIB
 from lab.papers.graph_networks.arrays import (
+    CLASSED_ONE_HOT,
+    CLASSED_WIDTH,
     CLASSES,
     DIPPM_COLUMNS,
     DIPPM_WIDTH,
@@ -27,9 +29,14 @@ from lab.papers.graph_networks.arrays import (
 )
 
 Block = Literal["none", "sage", "gcn", "gat", "gin", "brp"]
-Nodes = Literal["none", "dippm", "trappm", "operators"]
-NODE_WIDTHS = {"none": 0, "dippm": DIPPM_WIDTH, "trappm": TRAPPM_WIDTH, "operators": len(OPERATOR_COLUMNS)}
-ONE_HOTS = {"none": 0, "dippm": len(CLASSES), "trappm": len(OPERATOR_COLUMNS), "operators": len(OPERATOR_COLUMNS)}
+Nodes = Literal["none", "dippm", "classed", "trappm", "operators"]
+_ALL_OPERATORS = len(OPERATOR_COLUMNS)
+NODE_WIDTHS = {
+    "none": 0, "dippm": DIPPM_WIDTH, "classed": CLASSED_WIDTH, "trappm": TRAPPM_WIDTH, "operators": _ALL_OPERATORS,
+}  # fmt: skip
+ONE_HOTS = {
+    "none": 0, "dippm": len(CLASSES), "classed": CLASSED_ONE_HOT, "trappm": _ALL_OPERATORS, "operators": _ALL_OPERATORS,
+}  # fmt: skip
 TRUTHS = ("latency_ms", "memory_mib", "device_memory_mib", "energy_j", "power_w")
 
 
@@ -39,8 +46,10 @@ class Recipe:
 
     ``blocks`` × ``layers`` graph layers of ``width`` (ReLU after each, dropout after a block); a ``readout``; beside it
     the ``whole`` columns and the target vector; ``dense`` layers; one output for each target. The ``embedding`` is that
-    of TraPPM's encoder: frozen, trained on, replaced by zeros, or none. ``published`` means raw inputs and raw targets
-    (times ``units``) after −logsigmoid, as in the papers' code, instead of standardised logarithms.
+    of TraPPM's encoder: frozen, trained on, replaced by zeros, or none. With ``ratio``, latency and energy are learned
+    as ratios to the bound of the graph. The error of ``chosen_by`` chooses the epoch; the mean over all targets where
+    it is none of them. ``published`` means raw inputs and raw targets (times ``units``) after −logsigmoid, as in the
+    papers' code, instead of standardised logarithms.
     """
 
     nodes: Nodes = "dippm"
@@ -59,6 +68,7 @@ class Recipe:
     encoder_widths: tuple[int, ...] = (1024, 512, 512, 512)
     encoder_epochs: int = 400
     encoder_rate: float = 5e-4
+    encoder_dropout: float = 0.5
     last_relu: bool = True
     targets: tuple[str, ...] = ("latency_ms", "energy_j", "device_memory_mib", "memory_mib")
     units: tuple[float, ...] = ()
@@ -69,6 +79,8 @@ class Recipe:
     epochs: int = 500
     patience: int = 60
     batch: int = 64
+    ratio: bool = False
+    chosen_by: str = "latency_ms"
     published: bool = False
 
     @property
@@ -88,7 +100,7 @@ class Recipe:
         return cls(**values)
 
 
-_DIPPM = Recipe()
+_DIPPM = Recipe(nodes="classed", batch=32, ratio=True)
 _MEMORIES = ("memory_mib", "device_memory_mib")
 _NNLQP = Recipe(
     nodes="trappm", blocks=2, layers=1, direction="mutual", whole=TRAPPM_COLUMNS, dense=2,
@@ -113,9 +125,9 @@ RECIPES: Mapping[str, Recipe] = {
 }  # fmt: skip
 
 _MEGABYTES = MIB / MEGA
-_ONCE: Mapping[str, Any] = {"published": True, "batch": 1, "schedule": "constant"}
+_ONCE: Mapping[str, Any] = {"published": True, "batch": 1, "schedule": "constant", "ratio": False}
 _AS_DIPPM = {
-    **_ONCE, "rate": 2.754e-5, "targets": ("latency_ms", "energy_j", "device_memory_mib"),
+    **_ONCE, "nodes": "dippm", "rate": 2.754e-5, "targets": ("latency_ms", "energy_j", "device_memory_mib"),
     "units": (KILO, 10.0, _MEGABYTES),
 }  # fmt: skip
 _AS_TRAPPM = {
@@ -127,7 +139,7 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "gcn": _AS_DIPPM,
     "gat": _AS_DIPPM,
     "gin": _AS_DIPPM,
-    "mlp": {**_AS_DIPPM, "whole": DIPPM_COLUMNS, "dense": 3},
+    "mlp": {**_AS_DIPPM, "nodes": "none", "whole": DIPPM_COLUMNS, "dense": 3},
     "nnlqp": _AS_TRAPPM,
     "trappm": _AS_TRAPPM,
     "brp-nas": {**_ONCE, "whole": (), "schedule": "plateau", "units": (1.0,)},
@@ -159,6 +171,8 @@ def node_matrix(graph: GraphArrays, recipe: Recipe) -> NDArray[np.float32]:
     """The rows of a graph's nodes in the layout of a recipe."""
     if recipe.nodes == "dippm":
         return graph.dippm_nodes
+    if recipe.nodes == "classed":
+        return graph.classed_nodes
     if recipe.nodes == "trappm":
         return graph.trappm_nodes
     return graph.operator_nodes if recipe.nodes == "operators" else np.zeros((len(graph), 0), np.float32)

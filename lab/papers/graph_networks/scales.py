@@ -12,6 +12,7 @@ from lab.papers.graph_networks.recipes import NODE_WIDTHS, ONE_HOTS, Recipe, nod
 from lab.papers.graph_networks.weights import Weights
 
 Sample = tuple[GraphArrays, Mapping[str, float | None]]
+_BOUNDED = ("latency_ms", "energy_j")  # both grow with the work
 
 
 def sample_scales(samples: Sequence[Sample], recipe: Recipe) -> Weights:
@@ -78,10 +79,18 @@ def column_scales(name: str, rows: NDArray[np.float32], recipe: Recipe) -> Weigh
 
 
 def log_truths(samples: Sequence[Sample], recipe: Recipe) -> NDArray[np.float64]:
-    """Natural logarithms of the truths, one row for each sample; NaN where there is none."""
+    """Natural logarithms of the truths, or of their ratios to the bound, one row for each sample; NaN where unknown."""
     # 0 is no measurement either: its logarithm does not exist
     values = np.array([[truth.get(name) or np.nan for name in recipe.targets] for _, truth in samples], np.float64)
-    return np.log(np.where(values > 0, values, np.nan))
+    return np.log(np.where(values > 0, values, np.nan)) - log_bounds([graph for graph, _ in samples], recipe)
+
+
+def log_bounds(graphs: Sequence[GraphArrays], recipe: Recipe) -> NDArray[np.float64]:
+    """What is taken from the logarithm of each target: that of the bound, or 0 for what is no ratio."""
+    if not recipe.ratio:
+        return np.zeros((len(graphs), len(recipe.targets)))
+    bounds = np.log([graph.bound_ms for graph in graphs])[:, None]
+    return np.asarray(bounds * np.array([name in _BOUNDED for name in recipe.targets]), np.float64)
 
 
 def _log(values: NDArray[np.float32]) -> NDArray[np.float64]:

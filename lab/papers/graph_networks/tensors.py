@@ -4,7 +4,7 @@ Only fitting imports this module; a fitted network is served without torch.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from foretell.optional import require
 from lab.papers.graph_networks.arrays import GraphArrays
 from lab.papers.graph_networks.forward import Inputs
+from lab.papers.graph_networks.merging import rows_of
 from lab.papers.graph_networks.onnx_model import BATCH_NORM_EPSILON, SHORTEST_ROW
-from lab.papers.graph_networks.recipes import Recipe, node_matrix, whole_matrix
+from lab.papers.graph_networks.recipes import Recipe, whole_matrix
 from lab.papers.graph_networks.weights import Weights, is_learned
 
 torch = require("torch", extra="torch", purpose="Fitting graph networks")
@@ -114,14 +115,18 @@ class TorchOperations:
     dropping: bool = False
     momentum: float | None = None
     narrow_nodes: bool = False
+    _constants: dict[bytes, Tensor] = field(default_factory=dict)
 
     def weight(self, name: str) -> Tensor:
         """A weight by its name."""
         return self.weights[name]
 
     def constant(self, value: NDArray[np.float32]) -> Tensor:
-        """An array on the device of the weights."""
-        return torch.from_numpy(value).to(next(iter(self.weights.values())).device)
+        """An array on the device of the weights; sent there once, because a captured step cannot send anything."""
+        key = f"{value.shape}".encode() + value.tobytes()
+        if key not in self._constants:
+            self._constants[key] = torch.from_numpy(value).to(next(iter(self.weights.values())).device)
+        return self._constants[key]
 
     def narrow(self, x: Tensor) -> Tensor:
         """x in the precision in which nodes are computed."""
@@ -225,18 +230,23 @@ class DeviceGraphs:
     nodes: Tensor
     edges: Tensor  # numbered within each graph
     whole: Tensor
+    counts: Tensor | None
     node_counts: NDArray[np.int64]
     edge_counts: NDArray[np.int64]
 
     @classmethod
-    def place(cls, graphs: Sequence[GraphArrays], recipe: Recipe, device: str) -> "DeviceGraphs":
-        """Put graphs on a device, in the layout of a recipe."""
+    def place(
+        cls, graphs: Sequence[GraphArrays], recipe: Recipe, device: str, *, merged: bool = False
+    ) -> "DeviceGraphs":
+        """Put graphs on a device, in the layout of a recipe; equal nodes may be merged."""
+        rows = rows_of(graphs, recipe, merged=merged)
         return cls(
-            torch.from_numpy(np.concatenate([node_matrix(graph, recipe) for graph in graphs])).to(device),
-            torch.from_numpy(np.concatenate([graph.edges for graph in graphs], axis=1)).to(device),
+            torch.from_numpy(rows.nodes).to(device),
+            torch.from_numpy(rows.edges).to(device),
             torch.from_numpy(whole_matrix(graphs, recipe)).to(device),
-            np.array([len(graph) for graph in graphs], np.int64),
-            np.array([graph.edges.shape[1] for graph in graphs], np.int64),
+            None if rows.counts is None else torch.from_numpy(rows.counts).to(device).unsqueeze(1),
+            rows.node_counts,
+            rows.edge_counts,
         )
 
     def __len__(self) -> int:
@@ -257,6 +267,7 @@ class DeviceGraphs:
             graph_index,
             self.whole.index_select(0, chosen),
             None if embedding is None else embedding.index_select(0, chosen),
+            None if self.counts is None else self.counts.index_select(0, nodes),
         )
 
     def parts(self, numbers: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

@@ -6,7 +6,7 @@ Inputs and targets are standardised logarithms (raw values for recipes as publis
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from foretell.errors import InputError
 from lab.papers.graph_networks.arrays import SCHEMA, GraphArrays
-from lab.papers.graph_networks.forward import ENCODER, embed, forward, log_targets
+from lab.papers.graph_networks.forward import ENCODER, Inputs, embed, flow_of, forward, log_targets
 from lab.papers.graph_networks.loop import Loop, Progress, Record, best_record
+from lab.papers.graph_networks.merging import can_merge
 from lab.papers.graph_networks.onnx_model import to_onnx
 from lab.papers.graph_networks.recipes import Recipe
-from lab.papers.graph_networks.scales import Sample, column_scales, log_truths, sample_scales
+from lab.papers.graph_networks.scales import Sample, column_scales, log_bounds, log_truths, sample_scales
+from lab.papers.graph_networks.steps import FixedBatches, FixedSteps
 from lab.papers.graph_networks.tensors import (
     DeviceGraphs,
     Tensor,
@@ -59,9 +61,11 @@ class Fitted:
 
     def predict(self, graphs: Sequence[GraphArrays], device: str = "cpu") -> dict[str, NDArray[np.float64]]:
         """Every target of every graph, by torch."""
-        placed = DeviceGraphs.place(graphs, self.recipe, device)
-        logs = _log_predictions(to_tensors(self.weights, device), self.recipe, placed).cpu().numpy()
-        return {name: np.exp(logs[:, i].astype(np.float64)) for i, name in enumerate(self.recipe.targets)}
+        placed = DeviceGraphs.place(graphs, self.recipe, device, merged=True)
+        parts = (placed.pick(part) for part in placed.parts(np.arange(len(placed))))
+        logs = _log_predictions(to_tensors(self.weights, device), self.recipe, parts).cpu().numpy()
+        values = np.exp(logs.astype(np.float64) + log_bounds(graphs, self.recipe))
+        return {name: values[:, i] for i, name in enumerate(self.recipe.targets)}
 
     def to_onnx(self, name: str, *, small: bool = False, notes: Mapping[str, str] | None = None) -> bytes:
         """The bytes that `GraphNetwork.load` reads; ``small`` stores large matrices in 8 bits."""
@@ -82,12 +86,15 @@ def fit(
     encoder: Encoder | None = None,
     start: Fitted | None = None,
     seconds: float | None = None,
+    save_every_s: float = 0.0,
+    captured: bool | None = None,
 ) -> Fitted:
     """Fit a network to samples, each a graph and its truths, of which some may be None.
 
     ``checkpoint`` is written after every epoch, and read where it exists. ``encoder`` gives the embedding of a recipe
     that has one. ``start`` is a fitted network to start from (transfer), with its scales and its encoder. ``seconds``
-    limits all epochs together; one is always run.
+    limits all epochs together; one is always run. Steps are ``captured`` where the device is a GPU and the recipe can
+    merge nodes; False turns that off.
     """
     if not samples or not validation:
         raise InputError(f"Got {len(samples)} training and {len(validation)} validation samples; give some of each.")
@@ -107,15 +114,13 @@ def fit(
             # a frozen encoder gets no gradients
             tensor.requires_grad_(tensor.requires_grad and not name.startswith(ENCODER))
     identity = _identity(recipe, seed, weights, (training_side, validation_side))
-    loop = Loop(recipe, recipe.epochs, recipe.rate, seed, device, identity, seconds)
+    loop = Loop(recipe, recipe.epochs, recipe.rate, seed, device, identity, seconds, save_every_s)
+    if captured is None:
+        captured = device.startswith("cuda")
+    trainer = _Trainer(tensors, recipe, training_side, seed, captured and can_merge(recipe))
+    parts = validation_side.parts(recipe)
     best, history = loop.run(
-        tensors,
-        lambda epoch, optimizer: _train_epoch(
-            tensors, recipe, training_side, optimizer, np.random.default_rng((seed, epoch))
-        ),
-        lambda: _errors(tensors, recipe, validation_side),
-        progress,
-        checkpoint,
+        tensors, trainer.epoch, lambda: _errors(tensors, recipe, parts, validation_side.logs), progress, checkpoint
     )
     record = best_record(history)
     return Fitted(recipe, to_arrays(best), seed, {n: record[n] for n in recipe.targets if n in record}, history)
@@ -131,9 +136,17 @@ class _Side:
 
     @classmethod
     def place(cls, samples: Sequence[Sample], recipe: Recipe, weights: Weights, device: str) -> "_Side":
-        graphs = DeviceGraphs.place([graph for graph, _ in samples], recipe, device)
+        graphs = DeviceGraphs.place([graph for graph, _ in samples], recipe, device, merged=True)
         embedding = _embeddings(weights, recipe, graphs, device) if recipe.embedding == "frozen" else None
         return cls(graphs, embedding, torch.tensor(log_truths(samples, recipe), dtype=torch.float32, device=device))
+
+    def parts(self, recipe: Recipe) -> list[Inputs]:
+        """All graphs in parts that fit into memory, with their edges sorted: they are asked after every epoch."""
+        stacked = (self.graphs.pick(p, self.embedding) for p in self.graphs.parts(np.arange(len(self.graphs))))
+        if recipe.embedding == "trained" or recipe.block == "none":
+            return list(stacked)  # an encoder hears along other edges
+        ops = TorchOperations({})
+        return [replace(inputs, flow=flow_of(ops, inputs, recipe.direction)) for inputs in stacked]
 
 
 def _first_weights(
@@ -172,37 +185,56 @@ def _embeddings(weights: Weights, recipe: Recipe, graphs: DeviceGraphs, device: 
         return torch.cat([embed(ops, recipe, graphs.pick(part)) for part in graphs.parts(np.arange(len(graphs)))])
 
 
-def _log_predictions(weights: Tensors, recipe: Recipe, graphs: DeviceGraphs, embedding: Tensor | None = None) -> Tensor:
+def _log_predictions(weights: Tensors, recipe: Recipe, parts: Iterable[Inputs]) -> Tensor:
     ops = TorchOperations(weights)
     with torch.no_grad():
-        parts = [
-            log_targets(ops, recipe, forward(ops, recipe, graphs.pick(part, embedding)))
-            for part in graphs.parts(np.arange(len(graphs)))
-        ]
-        return torch.cat(parts)
+        return torch.cat([log_targets(ops, recipe, forward(ops, recipe, inputs)) for inputs in parts])
 
 
-def _train_epoch(tensors: Tensors, recipe: Recipe, side: _Side, optimizer: Any, random: np.random.Generator) -> Record:
-    trained = recipe.embedding == "trained"
-    momentum = BATCH_NORM_MOMENTUM if trained else None
-    ops = TorchOperations(tensors, dropping=True, momentum=momentum, narrow_nodes=side.logs.is_cuda)
-    order = random.permutation(len(side.graphs)).astype(np.int64)
-    total, known = side.logs.new_zeros(()), torch.isfinite(side.logs)
-    total_known = int(known.sum())
-    for begin in range(0, len(order), recipe.batch):
-        batch = order[begin : begin + recipe.batch]
-        chosen = torch.from_numpy(batch).to(side.logs.device)
-        # a batch may be done in parts: divide by the labels of the whole batch
-        count = known[chosen].sum().clamp(min=1)
+class _Trainer:
+    """Epochs over the training side, by captured steps or by plain ones."""
+
+    def __init__(self, tensors: Tensors, recipe: Recipe, side: _Side, seed: int, captured: bool) -> None:
+        momentum = BATCH_NORM_MOMENTUM if recipe.embedding == "trained" else None
+        self._ops = TorchOperations(tensors, dropping=True, momentum=momentum, narrow_nodes=side.logs.is_cuda)
+        self._recipe, self._side, self._seed, self._captured = recipe, side, seed, captured
+        self._labels = int(torch.isfinite(side.logs).sum())
+        self._steps: FixedSteps | None = None
+
+    def epoch(self, epoch: int, optimizer: Any) -> Record:
+        """One epoch in an order of its own; the mean loss of a label."""
+        random = np.random.default_rng((self._seed, epoch))
+        order = random.permutation(len(self._side.graphs)).astype(np.int64)
+        if self._captured:
+            if self._steps is None:
+                batches = FixedBatches(self._side.graphs, self._side.embedding, self._side.logs)
+                on_gpu = self._side.logs.is_cuda
+                self._steps = FixedSteps(batches, self._loss, optimizer, self._recipe, captured=on_gpu)
+            return {"loss": self._steps.epoch(order) / max(self._labels, 1)}
+        total = self._side.logs.new_zeros(())
+        for begin in range(0, len(order), self._recipe.batch):
+            total += self._step(order[begin : begin + self._recipe.batch], optimizer)
+        return {"loss": float(total) / max(self._labels, 1)}
+
+    def _step(self, batch: NDArray[np.int64], optimizer: Any) -> Tensor:
+        side = self._side
+        known = torch.isfinite(side.logs[torch.from_numpy(batch).to(side.logs.device)]).sum()
         optimizer.zero_grad(set_to_none=True)
+        total = side.logs.new_zeros(())
         for part in side.graphs.parts(batch):
-            rows = torch.from_numpy(part).to(side.logs.device)
-            out = forward(ops, recipe, side.graphs.pick(part, side.embedding))
-            losses = torch.where(known[rows], target_losses(ops, recipe, out, side.logs[rows]), 0.0).sum()
-            (losses / count).backward()
+            logs = side.logs[torch.from_numpy(part).to(side.logs.device)]
+            losses, _ = self._loss(side.graphs.pick(part, side.embedding), logs)
+            # a batch may be done in parts: divide by the labels of the whole batch
+            (losses / known.clamp(min=1)).backward()
             total += losses.detach()
         optimizer.step()
-    return {"loss": float(total) / max(total_known, 1)}
+        return total
+
+    def _loss(self, inputs: Inputs, logs: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of all losses, and the number of labels."""
+        known = torch.isfinite(logs)
+        out = forward(self._ops, self._recipe, inputs)
+        return torch.where(known, target_losses(self._ops, self._recipe, out, logs), 0.0).sum(), known.sum()
 
 
 def target_losses(ops: TorchOperations, recipe: Recipe, out: Tensor, logs: Tensor) -> Tensor:
@@ -229,11 +261,11 @@ def target_losses(ops: TorchOperations, recipe: Recipe, out: Tensor, logs: Tenso
     return (predicted - truth).abs()
 
 
-def _errors(tensors: Tensors, recipe: Recipe, side: _Side) -> Record:
-    """The mean absolute relative error of each target, and over all of them (``score``)."""
-    ratios = torch.exp(_log_predictions(tensors, recipe, side.graphs, side.embedding) - side.logs)
-    errors = (ratios - 1).abs().double().cpu().numpy()
-    known = np.isfinite(side.logs.cpu().numpy())
+def _errors(tensors: Tensors, recipe: Recipe, parts: Sequence[Inputs], logs: Tensor) -> Record:
+    """The mean absolute relative error of each target, and that which chooses the epoch (``score``)."""
+    errors = (torch.exp(_log_predictions(tensors, recipe, parts) - logs) - 1).abs().double().cpu().numpy()
+    known = np.isfinite(logs.cpu().numpy())
     columns = {name: errors[rows, i] for i, (name, rows) in enumerate(zip(recipe.targets, known.T)) if rows.any()}
     record = {name: float(column.mean()) for name, column in columns.items()}
-    return record | {"score": float(errors[known].mean()) if known.any() else math.nan}
+    overall = float(errors[known].mean()) if known.any() else math.nan
+    return record | {"score": record.get(recipe.chosen_by, overall)}

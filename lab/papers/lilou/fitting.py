@@ -120,7 +120,7 @@ def place(
     rows = np.concatenate([codes, scale.scaled(nodes.sizes)], axis=1)
     return DeviceGraphs(
         torch.from_numpy(rows).to(device), torch.from_numpy(edges).to(device), torch.from_numpy(whole).to(device),
-        counts[0].astype(np.int64), counts[1].astype(np.int64),
+        None, counts[0].astype(np.int64), counts[1].astype(np.int64),
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from lab.campaigns.serving_parts import _BUILDERS, PRECISIONS, key, parts, steps
+from lab.campaigns.serving_parts import _BUILDERS, PRECISIONS, key, parts, step_products, steps
 
 
 def test_parts_are_listed_once_and_in_every_precision() -> None:
@@ -34,3 +34,10 @@ def test_a_result_names_its_part() -> None:
     measured = json.loads(json.dumps({**part, "us": 3.2, "copies": 4}))
     assert key(measured) == key(part) == key({**part, "peak_mib": 1.0, "allocated_mib": 2.0})
     assert key({**part, "error": "refused"}) == key(part)
+
+
+def test_the_products_of_the_steps_are_those_of_their_models() -> None:
+    listed = list(step_products())
+    assert len({key(part) for part in listed}) == len(listed)
+    assert {"part": "product", "precision": "fp8", "m": 8, "n": 6144, "k": 4096} in listed  # Llama-3.1-8B's queries
+    assert not [part for part in listed if part["precision"] == "int4-weights" and part["m"] > 16]

@@ -1,9 +1,13 @@
 """Collectives: the fit recovers constants that made the times."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from lab.judging.collectives import Fit, Rows, fit
+from foretell.devices import find_device
+from foretell.predictors.llm.collectives import FACTOR_BYTES, collective_time, fabric_of
+from lab.judging.collectives import Fit, Rows, fit, read_engine_factors
 
 
 def made(shapes: dict[str, list[float]], factors: dict[str, tuple[float, float, float]]) -> tuple[Rows, Fit]:
@@ -27,3 +31,21 @@ def test_recovers_constants() -> None:
     assert fitted.predict(rows) == pytest.approx(rows.us, rel=1e-3)
     assert fitted.factors["Ampere"] == pytest.approx(truth.factors["Ampere"], rel=1e-2)
     assert fitted.shapes["all-reduce"][0] == pytest.approx(5.0, rel=1e-2)
+
+
+def test_an_engine_that_takes_twice_the_mean_has_a_factor_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    fabric = fabric_of(find_device("h200"))
+
+    def row(name: str, kernel: str, size: int, times: float) -> dict[str, object]:
+        seconds = collective_time("all-reduce", size, 8, fabric, "engine").seconds.value
+        return {"framework": name, "kernel_source": kernel, "num_gpus": 8, "message_size": size / 2,
+                "allreduce_dtype": "half", "latency": times * seconds * 1000}  # fmt: skip
+
+    sizes = [2**power for power in range(13, 27)]
+    rows = [row("trtllm", "TRTLLM", size, 2.0) for size in sizes]
+    rows += [row("sglang", "TRTLLM", size, 9.0) for size in sizes]  # another engine's kernel: left out
+    rows += [row("vllm", "vLLM_custom_eager", size, 9.0) for size in sizes]
+    monkeypatch.setattr("lab.judging.collectives._table", lambda *_: rows)
+    factors = read_engine_factors(Path())
+    assert set(factors) == {"trtllm"}
+    assert factors["trtllm"][8] == pytest.approx([2.0] * len(FACTOR_BYTES), rel=0.02)

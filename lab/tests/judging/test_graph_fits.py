@@ -35,8 +35,8 @@ from small.tiny_workloads import tiny_recipe
 pytest.importorskip("pyarrow")
 pytest.importorskip("torch")
 
-from lab.papers.graph_networks import pretraining as graph_pretraining
 from lab.papers.graph_networks import training as graph_training
+from lab.papers.trappm import pretraining as graph_pretraining
 
 
 @dataclass(frozen=True)

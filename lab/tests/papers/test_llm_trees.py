@@ -1,5 +1,7 @@
 """Trees of the thesis' chapter 6: folds keep architectures together, and what a feature decides is found."""
 
+import gzip
+import json
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,8 @@ from lab.papers.llm_trees import (
     _hardware,
     folds,
     judge,
+    judge_bits,
+    read_encoders,
     read_splitwise,
 )
 
@@ -69,3 +73,27 @@ def test_hardware_features_are_facts_of_the_catalogue(tmp_path: Path) -> None:
     read = read_splitwise(tmp_path / "t.parquet")
     assert [row.truths["throughput"] for row in read] == [20.0, 20.0]
     assert {row.features["SMs"] for row in read} == {108, 132}
+
+
+def test_the_grid_of_encoders_is_read_with_its_bits_and_judged_by_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    totals = {"nodes": 10, "edges": 20, "MACs": 10**9, "parameters": 10**6, "memory": 10**7}
+    lines = [
+        {"spec": f"hf:bert?hidden_size=256&num_hidden_layers={layers}", "batch_size": 4, "tokens": 64, "dtype": dtype,
+         "latency_ms": 2.0 * layers, "memory_mib": 100.0, **totals}
+        for dtype in ("fp32", "fp16", "nf4") for layers in range(1, 5)
+    ]  # fmt: skip
+    folder = tmp_path / "h200" / "one"
+    folder.mkdir(parents=True)
+    text = "\n".join(json.dumps(line) for line in [*lines, {"spec": "hf:bert", "error": "refused"}])
+    (folder / "encoders.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    grid = read_encoders(tmp_path)
+    assert [row.features["bits"] for row in grid[::4]] == [32, 16, 4]
+    assert (grid[0].family, grid[0].truths["throughput"]) == ("bert", 2000.0)
+    monkeypatch.setattr("lab.papers.llm_trees.ROUNDS", 5)
+    table = judge_bits(forwards(40), grid, seeds=1)
+    assert [name for name in table.rows if name.startswith("throughput")] == [
+        "throughput, 4 bits", "throughput, 16 bits", "throughput, 32 bits",
+    ]  # fmt: skip
+    assert all(cells["count"] == 4 for cells in table.rows.values())

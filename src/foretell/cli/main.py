@@ -23,6 +23,7 @@ COMMANDS = Registry(
         "pack": "foretell.cli.sharing.pack:run",
         "compare": "foretell.cli.models.compare:run",
         "sweep": "foretell.cli.models.sweep:run",
+        "predict-many": "foretell.cli.models.predict_many:run",
         "share": "foretell.cli.sharing.share:run",
         "report": "foretell.cli.models.report:run",
         "serve": "foretell.cli.servers.serve:run",

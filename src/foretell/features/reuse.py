@@ -61,7 +61,8 @@ def reuse_columns(graph: Graph, units: Units, moved_bytes: Values) -> Values:
     found = np.empty((len(units), len(REUSE_COLUMNS)))
     # a whole power of two, so that units that differ only a little here stay equal and can merge
     found[:, 0] = np.rint(np.log2(since + 1.0)).clip(_MIN_LOG, _MAX_LOG)
-    found[:, 1] = np.log2(in_all + 1.0)
+    # half a power of two: graphs that move nearly as much share their units
+    found[:, 1] = np.rint(2 * np.log2(in_all + 1.0)) / 2
     return found
 
 

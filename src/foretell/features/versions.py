@@ -11,4 +11,5 @@ moving code must not discard hours of fitting.
 # 4: the products of recurrent cells are units of their own; a bag of embeddings reads a row for each index.
 # 5: the axes that element-wise kernels walk over; gradients of parts and of what was repeated.
 # 6: the variant of an operator; what an Einsum really copies.
-FEATURES_VERSION = 6
+# 7: the bytes that a whole run moves, to half a power of two.
+FEATURES_VERSION = 7

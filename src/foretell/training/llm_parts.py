@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from foretell.devices import Device, find_device
 from foretell.errors import DataError
 from foretell.predictors.boosting import TreeFit, trees_of
-from foretell.predictors.llm.kernels import BALANCED, SMALL, Kernels, own_name
+from foretell.predictors.llm.kernels import BALANCED, SMALL, SMALL_BYTES, Kernels, own_name
 from foretell.predictors.trees import Trees
 
 FIT = TreeFit(
@@ -118,10 +118,10 @@ def _work(kind: str, lines: Sequence[Row]) -> dict[str, Any]:
     if kind == "sample":
         return {"tokens": column("tokens"), "vocabulary": column("vocabulary")}
     width = np.array([_width(line) for line in lines])
-    bytes_of = {"norm": 8, "gate": 6, "rotate": 4}
+    written = np.array([1 if line["precision"] == "fp8" else 2 for line in lines])
     return {
         "tokens": column("tokens"), "width": width, "part": np.array([SMALL[line["part"]] for line in lines]),
-        "bytes_per_token": width * [bytes_of[line["part"]] for line in lines],
+        "bytes_per_token": width * [SMALL_BYTES[line["part"]] for line in lines], "written_bytes": written,
     }  # fmt: skip
 
 

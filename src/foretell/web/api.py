@@ -47,6 +47,7 @@ def make_app(settings: Settings, *, page: bool = True) -> FastAPI:
     metrics.watch("workers_busy", "Workers that read a model now.", lambda: float(pool.busy))
     metrics.watch("workers_restarted", "Workers that were replaced.", lambda: float(pool.restarts))
     metrics.watch("workers_died", "Workers that ended before they answered.", lambda: float(pool.deaths))
+    metrics.watch("questions_joined", "Questions that were answered with another one.", lambda: float(pool.joined))
     metrics.watch("requests_inside", "Requests that wait for an answer.", lambda: float(queue.places.taken))
     metrics.watch("wait_seconds", "How long a new question would wait for a worker.", lambda: pool.wait_s)
 

@@ -70,25 +70,47 @@ class Fit(_OnDevice):
     context: Count | None = Field(None, description="Tokens already in the cache, when decoding")
 
 
-class Llm(BaseModel):
-    """A language model as engines serve it, with the options of ``foretell llm``."""
+class _Served(BaseModel):
+    """The fields of questions about a language model as engines serve it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     model: Model = Field(examples=["hf:meta-llama/Llama-3.1-8B"])
-    device: DeviceName = Field("h200", examples=["h200", "h100-sxm"])
     input_tokens: Tokens = 1024
     output_tokens: Tokens = 256
-    concurrency: Annotated[int, Field(ge=1, le=65_536)] = 1
-    gpus: Annotated[int, Field(ge=1, le=1024)] | None = None
-    dtype: Word = "bf16"
-    weights: Word | None = Field(None, description="fp8, int8 or int4 [those of the published checkpoint]")
     kv_dtype: Word | None = Field(None, description="bf16 or fp8")
     engine: Word = Field("paged", description="paged, vllm, sglang or trtllm")
 
     def sources(self) -> dict[str, str]:
         """The field that names the model."""
         return {"model": self.model}
+
+
+class Llm(_Served):
+    """A language model as engines serve it, with the options of ``foretell llm``."""
+
+    device: DeviceName = Field("h200", examples=["h200", "h100-sxm"])
+    concurrency: Annotated[int, Field(ge=1, le=65_536)] = 1
+    gpus: Annotated[int, Field(ge=1, le=1024)] | None = None
+    dtype: Word = "bf16"
+    weights: Word | None = Field(None, description="fp8, int8 or int4 [those of the published checkpoint]")
+
+
+class AdviseLlm(_Served):
+    """Where to serve a language model, with the options of ``foretell advise --llm``."""
+
+    ttft_ms: Positive | None = Field(None, description="The longest time to a first token")
+    tpot_ms: Positive | None = Field(None, description="The longest time between tokens")
+    rate: Positive | None = Field(None, description="Requests a second")
+    budget: Positive | None = Field(None, description="Dollars an hour")
+    by: Word = Field("usd", description="usd, energy or carbon")
+    weights: list[Word] = Field(["published", "fp8", "int4"], min_length=1, max_length=8)
+    devices: list[DeviceName] = Field(["all"], min_length=1, max_length=64)
+    clouds: list[Word] = Field([], max_length=16)
+    region: Word | None = None
+    country: Word | None = None
+    market: Word = "on-demand"
+    pue: Annotated[float, Field(ge=1, le=10)] | None = None
 
 
 class Compare(_OnDevice):
@@ -152,10 +174,10 @@ class Report(_OnDevice):
     budget: Positive | None = None
 
 
-AnyQuestion = Question | Llm
+AnyQuestion = Question | _Served
 QUESTIONS: dict[str, type[AnyQuestion]] = {
     "predict": Predict, "fit": Fit, "compare": Compare, "share": Share, "sweep": Sweep, "advise": Advise,
-    "report": Report, "llm": Llm,
+    "report": Report, "llm": Llm, "advise-llm": AdviseLlm,
 }  # fmt: skip
 
 
@@ -173,7 +195,7 @@ def read_question(kind: str, values: dict[str, Any]) -> AnyQuestion:
         raise InputError("; ".join(problems[:_MAX_PROBLEMS]) + more) from error
     for spec in question.sources().values():
         check_spec(spec)
-        if isinstance(question, Llm) and not spec.startswith("hf:"):
+        if isinstance(question, _Served) and not spec.startswith("hf:"):
             raise ModelError(f"Got the model {spec[:80]!r}; a language model is hf:ID, such as {_LANGUAGE_MODEL}.")
     name = getattr(question, "predictor", None)
     # Names only: the command line also accepts a file, but clients must not choose files of the server.

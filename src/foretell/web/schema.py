@@ -15,6 +15,7 @@ ANSWERS: dict[str, Schema] = {
     "fit": {"type": "object", "required": ["model", "device", "fits", "capacity_mib", "warnings"]},
     "llm": {"type": "object", "required": ["model", "device", "fits", "gpus", "max_concurrency", "warnings"]},
     "advise": {"type": "object", "required": ["choices", "refused"], "properties": {"choices": _OBJECTS}},
+    "advise-llm": {"type": "object", "required": ["model", "choices", "refused"], "properties": {"choices": _OBJECTS}},
 }
 PROBLEM: Schema = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
 _STATUSES = {

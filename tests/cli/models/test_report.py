@@ -49,6 +49,22 @@ def test_missing_parts_are_listed_on_stderr(model: str, tmp_path: Path, capsys: 
     assert "lacks kernels: No classes of kernels are known for l4" in capsys.readouterr().err
 
 
+def test_a_language_model_has_a_page_of_its_own_that_its_command_makes_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = tmp_path / "1.html", tmp_path / "2.html"
+    arguments = ("--llm", "--input-tokens", "64", "--output-tokens", "8", "--tpot-ms", "30", "--devices", "l40s")
+    run(capsys, "report", "meta-llama/Llama-3.1-8B", *arguments, "--weights", "fp8", "-o", str(first))
+    page = first.read_text(encoding="utf-8")
+    assert "1 × l40s, fp8" in page
+    assert "30 ms a token at most" in page
+    command = shlex.split(unescape(page.partition("<pre>")[2].partition("</pre>")[0]))
+    run(capsys, *command[1:-1], str(second))
+    assert second.read_text(encoding="utf-8") == page
+    shown = run(capsys, "report", "meta-llama/Llama-3.1-8B", "--llm", "--slo-ms", "5", "-o", str(first), code=2)
+    assert "--slo-ms does not go with --llm" in shown
+
+
 @pytest.mark.parametrize("wrong", [["--market", "flea"], ["--devices", "abacus"], ["--rate", "-1"]])
 def test_errors_are_one_line(wrong: list[str], model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "page.html"

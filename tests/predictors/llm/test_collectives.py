@@ -1,5 +1,6 @@
 """Collectives: measured points, physics, and refusals."""
 
+import itertools
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from foretell.predictors.llm.collectives import (
     ENGINE_LIMIT_BYTES,
     KINDS,
     MAX_GPUS,
+    Fabric,
     Kind,
     Library,
     collective_time,
@@ -135,3 +137,27 @@ def test_other_refusals() -> None:
         collective_time("all-reduce", math.nan, 2, fabric)
     with pytest.raises(InputError, match="between 2 GPUs"):
         collective_time("point-to-point", 1.0, 4, fabric)
+
+
+def test_each_engine_reduces_by_its_own_kernels() -> None:
+    """On 8 GPUs vLLM's kernel is the quickest for a few MiB, and TensorRT-LLM's for a few KiB."""
+    fabric = fabric_of(find_device("h200"))
+
+    def us(library: Library, size: int, where: Fabric = fabric) -> float:
+        return collective_time("all-reduce", size, 8, where, library).seconds.value * 1e6
+
+    # medians of the versions that were measured on an H200
+    measured = (
+        ("vllm", 2 * MIB, 18.4),
+        ("trtllm", 2 * MIB, 30.4),
+        ("sglang", 2 * MIB, 20.0),
+        ("trtllm", 16 * KIB, 3.5),
+    )
+    for library, size, truth in measured:
+        assert us(library, size) == pytest.approx(truth, rel=0.06)  # type: ignore[arg-type]
+    sizes = [2**power for power in range(8, 30)]
+    for library in ("vllm", "sglang", "trtllm"):
+        times = [us(library, size) for size in sizes]  # type: ignore[arg-type]
+        assert all(after > 0.97 * before for before, after in itertools.pairwise(times))
+    ampere = fabric_of(find_device("a100-sxm-80gb"))
+    assert us("vllm", MIB, ampere) == us("engine", MIB, ampere)

@@ -1,5 +1,7 @@
 """A steady load: rates and times belong together, and more clients wait longer."""
 
+from dataclasses import replace
+
 import pytest
 
 from foretell.devices import find_device
@@ -36,5 +38,6 @@ def test_rates_follow_from_the_times_and_clients_wait_for_each_other() -> None:
 
 def test_an_arrival_waits_beside_the_queue() -> None:
     assert with_arrival(10.0, 5.0, ENGINE) == pytest.approx(10 + ENGINE.arrival_ms + 5 * ENGINE.arrival_steps)
-    longer = with_arrival(10.0, 5.0, ENGINE, has_experts=True) - with_arrival(10.0, 5.0, ENGINE)
-    assert longer == pytest.approx(10 * (ENGINE.mixture_prompts - 1))
+    engine = replace(ENGINE, mixture_prompts=1.3, expert_layer_ms=2.0)
+    longer = with_arrival(10.0, 5.0, engine, expert_layers=7) - with_arrival(10.0, 5.0, engine)
+    assert longer == pytest.approx(10 * 0.3 + 7 * 2.0)

@@ -77,6 +77,39 @@ def test_a_precision_or_mode_that_nobody_measured_is_left_to_the_roofline(trees:
         )
 
 
+@pytest.mark.parametrize(
+    ("measured", "dtype", "mode", "note"),
+    [
+        (["inference fp32"], "fp32", "prefill", ""),
+        (["inference fp16", "training bf16"], "fp16", "training", "training fp16; training bf16 was"),
+        (["inference fp16", "training bf16"], "bf16", "training", ""),
+    ],
+)
+def test_what_was_measured_stands_for_what_has_the_same_kernels(
+    trees: UnitModel, measured: list[str], dtype: str, mode: str, note: str
+) -> None:
+    card = {**trees.card, "settings": measured}
+    predictor = UnitPredictor(UnitModel(trees.models, card, trees.known, trees.reach))
+    prediction = predictor.predict(workload(64, 64, dtype, mode))
+    assert prediction.predictor == "unit-trees"
+    assert [text for text in prediction.warnings if "Nothing was measured" in text] == (
+        [f"Nothing was measured in {note}, and half precisions are alike."] if note else []
+    )
+
+
+def test_tf32_is_fp32_with_an_option(trees: UnitModel) -> None:
+    card = {**trees.card, "settings": ["inference fp32"]}
+    predictor = UnitPredictor(UnitModel(trees.models, card, trees.known, trees.reach))
+    asked = replace(workload(64, 64, "fp32"), dtype="tf32")
+    assert predictor.predict(asked).predictor == "unit-trees"
+
+
+def test_a_half_precision_that_nobody_measured_in_any_mode_has_no_stand_in(trees: UnitModel) -> None:
+    card = {**trees.card, "settings": ["inference bf16"]}
+    predictor = UnitPredictor(UnitModel(trees.models, card, trees.known, trees.reach))
+    assert predictor.predict(workload(64, 64, "fp16")).predictor == "roofline"
+
+
 def test_each_operator_has_the_time_of_its_own_units(trees: UnitModel) -> None:
     work = workload(graph=blocks(64, 1024))
     units = extract_units(work)

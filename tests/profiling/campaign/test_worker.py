@@ -21,7 +21,7 @@ from foretell.profiling.campaign.journal import read_records, read_traces
 from foretell.profiling.campaign.measurements import run
 from foretell.profiling.campaign.plan import Limits, Measuring, read_plan
 from foretell.profiling.campaign.schedule import Group
-from foretell.profiling.campaign.worker import Worker
+from foretell.profiling.campaign.worker import Worker, set_environment, start_threads
 from foretell.profiling.runtimes.cpu import CpuRuntime
 from foretell.profiling.runtimes.cuda import CaptureError
 from foretell.profiling.trackers.kernels import KernelTable
@@ -92,6 +92,37 @@ def test_a_worker_keeps_to_as_many_cores_as_it_has_threads():
     assert shown.stdout.split() == [b"1"]
 
 
+@pytest.mark.parametrize(("device", "visible"), [("cpu", ""), ("cuda", "1")])
+def test_a_campaign_on_the_host_hides_gpus_from_conversions(monkeypatch, device, visible):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "")
+    set_environment(device)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
+
+
+@pytest.mark.parametrize(
+    ("device", "runtime", "threads"), [("cpu", "eager", 2), ("cpu", "onnxruntime", 1), ("cuda", "eager", 1)]
+)
+def test_threads_are_those_of_the_plan(device, runtime, threads):
+    before = torch.get_num_threads()
+    try:
+        start_threads(device, replace(QUICK, runtime=runtime, threads=2))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_threads_start_in_the_copies_of_a_worker_alone(make_fresh):
+    def warm_up(*_):
+        raise RuntimeError(f"{torch.get_num_threads()} threads")
+
+    worker, messages = make_fresh(measuring=replace(QUICK, threads=2), warm_up=warm_up)
+    before = torch.get_num_threads()
+    _run(worker, count=1)
+    assert torch.get_num_threads() == before, "a copy of a process with OpenMP's threads waits for them forever"
+    assert "2 threads" in next(m["values"]["error"] for m in messages() if m["event"] == "record")
+
+
 def test_a_model_that_cannot_be_built_is_a_record(make_worker):
     worker, messages = make_worker()
     _run(worker, spec="synthetic:lennet")
@@ -154,7 +185,7 @@ def make_fresh(tmp_path):
     def make(limits=Limits(), measuring=QUICK, **broken):  # noqa: B008 frozen
         device_lock = DeviceLock(tmp_path, 0)
         device_lock.open()
-        runtime = CpuRuntime(device_lock, QUICK)
+        runtime = CpuRuntime(device_lock, measuring)
         # threads of earlier tests do not live on in a copy: it must not wait for them
         runtime.open = lambda **_: torch.set_num_threads(1)
         for name, replacement in broken.items():
@@ -166,7 +197,7 @@ def make_fresh(tmp_path):
             with path.open("a") as file:
                 file.write(json.dumps(message | {"pid": os.getpid()}) + "\n")
 
-        worker = Worker(runtime, QUICK, limits, say, device_lock)
+        worker = Worker(runtime, measuring, limits, say, device_lock)
         worker.try_device()
         return worker, lambda: [json.loads(line) for line in path.read_text().splitlines()]
 

@@ -20,6 +20,7 @@ from foretell.scheduling import (
     make_policy,
     simulate,
 )
+from foretell.scheduling.jobs import Run
 from foretell.scheduling.policies.slowdown_packing import SlowdownPacking
 from scheduling.worlds import H200, KIND, cluster, profile
 
@@ -134,6 +135,28 @@ def test_what_ran_together_is_known_the_next_time() -> None:
     for learns, broken in ((True, 1), (False, 3)):
         totals = simulate(work, cluster(1), SlowdownPacking(nothing, learns=learns), true)
         assert (totals.limited, totals.broken) == (3, broken)
+
+
+@pytest.mark.parametrize(
+    ("first_s", "slowdown", "shares"), [(0.001, 2.1, False), (100.0, 2.9, True), (100.0, 3.1, False)]
+)
+def test_a_job_that_was_fast_may_be_slowed_down_more_later(first_s: float, slowdown: float, shares: bool) -> None:
+    # alone it takes 200 s, and may take 400: after 100 s at full speed there are 300 s left for the second half
+    rule = MeasuredSlowdowns({("mps", ("p0", "p1")): (slowdown, 1.0)}, nothing)
+    limited, beside, waits = profile(0, limit=2.0), profile(2), profile(1)
+    work = [Job("a", limited, 0.0, 200.0), Job("c", beside, 0.0, first_s), Job("b", waits, 0.0, 1000.0)]
+    runs: dict[str, Run] = {}
+
+    def done(run: Run) -> tuple[Job, ...]:
+        runs[run.job.name] = run
+        return ()
+
+    simulate(
+        work, cluster(1, PlaceKind(KIND.name, H200, None, "mps", 2)), SlowdownPacking(rule, margin=0.0), rule, done
+    )
+    assert runs["a"].kept
+    assert (runs["b"].start_s < runs["a"].end_s) == shares
+    assert runs["a"].slowdown == pytest.approx((100 + 100 * slowdown) / 200 if shares else 1.0)
 
 
 def test_a_job_that_goes_with_everybody_is_not_wasted_on_its_like(monkeypatch: pytest.MonkeyPatch) -> None:

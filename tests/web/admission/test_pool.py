@@ -24,6 +24,13 @@ import json, os, sys, time
 print('{"event": "ready"}', flush=True)
 for line in sys.stdin:
     asked = json.loads(line)
+    if "together" in asked:
+        if any(each["kind"] == "alone" for each in asked["together"]): os.kill(os.getpid(), 9)
+        if any(each["kind"] == "large" for each in asked["together"]):
+            eaten = bytearray(b"x" * (300 << 20)); time.sleep(600)
+        said = [{"text": f"{each['kind']} of {len(asked['together'])}"} for each in asked["together"]]
+        print(json.dumps({"replies": said, "read": 0}), flush=True)
+        continue
     if asked["kind"] == "sleep": time.sleep(600)
     if asked["kind"] == "die": os._exit(3)
     if asked["kind"] == "killed": os.kill(os.getpid(), 9)
@@ -202,10 +209,8 @@ def test_a_worker_that_cannot_be_started_is_tried_again(tmp_path: Path, monkeypa
     assert not failures
 
 
-def test_it_is_replaced_where_it_says_so_and_after_many_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pools, "MOST_ANSWERS", 2)
+def test_it_is_replaced_where_it_says_so_and_after_many_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "MOST_READ", 2)
 
     async def work(pool: Pool) -> None:
         pids = [(await echo(pool, kind))[0] for kind in ("taint", "echo", "echo", "echo")]
@@ -236,3 +241,60 @@ def test_nothing_is_left_when_it_stops(tmp_path: Path) -> None:
 def test_memory_of_a_process() -> None:
     assert bytes_from_mib(5) < resident_bytes(os.getpid()) < bytes_from_mib(100_000)
     assert resident_mib([os.getpid(), 2**22 + 1]) > 5
+
+
+async def ask_at_once(pool: Pool, folder: Path, kinds: list[str], joins: bool = True) -> list[str]:
+    """The first question holds the only worker until all others wait in the line."""
+    first = asyncio.ensure_future(pool.ask({"kind": "wait"}))
+    others = [asyncio.ensure_future(pool.ask({"kind": kind}, joins=joins)) for kind in kinds]
+    while pool.waiting < len(kinds) or not pool.busy:
+        await asyncio.sleep(0.01)
+    (folder / "go on").touch()
+    await first
+    return [(await other)["text"] for other in others]
+
+
+def test_questions_that_wait_and_may_join_are_answered_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "MOST_TOGETHER", 3)
+
+    async def work(pool: Pool) -> None:
+        assert await ask_at_once(pool, tmp_path, ["a", "b", "c", "d", "e"]) == [
+            "a of 3", "b of 3", "c of 3", "d of 2", "e of 2",
+        ]  # fmt: skip
+        assert (pool.joined, pool.restarts, pool.busy, pool.waiting) == (3, 0, 0, 0)
+
+    with_pool(work, tmp_path)
+
+
+def test_those_that_may_not_join_are_asked_alone(tmp_path: Path) -> None:
+    async def work(pool: Pool) -> None:
+        answers = await ask_at_once(pool, tmp_path, ["a", "b"], joins=False)
+        assert all(answer.endswith(str(tmp_path)) for answer in answers)
+
+    with_pool(work, tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "deaths"), [("alone", 1), ("large", 0)])
+def test_what_goes_wrong_with_a_group_is_asked_again_each_alone(tmp_path: Path, kind: str, deaths: int) -> None:
+    async def work(pool: Pool) -> None:
+        answers = await ask_at_once(pool, tmp_path, ["a", kind, "c"])
+        assert all(answer.endswith(str(tmp_path)) for answer in answers)
+        assert (pool.deaths, pool.restarts, pool.busy) == (deaths, 1, 0)
+
+    with_pool(work, tmp_path, memory_mib=100.0)
+
+
+def test_one_that_leaves_a_group_does_not_take_the_others_with_it(tmp_path: Path) -> None:
+    async def work(pool: Pool) -> None:
+        first = asyncio.ensure_future(pool.ask({"kind": "wait"}))
+        others = [asyncio.ensure_future(pool.ask({"kind": kind}, joins=True)) for kind in ("a", "b", "c")]
+        while pool.waiting < 3 or not pool.busy:
+            await asyncio.sleep(0.01)
+        others[1].cancel()
+        (tmp_path / "go on").touch()
+        await first
+        assert [(await other)["text"] for other in (others[0], others[2])] == ["a of 2", "c of 2"]
+
+    with_pool(work, tmp_path)

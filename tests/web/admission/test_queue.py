@@ -12,7 +12,7 @@ from foretell.errors import ModelError
 from foretell.web.admission.cache import SharedCache
 from foretell.web.admission.clients import CLIENT
 from foretell.web.admission.metrics import Metrics
-from foretell.web.admission.queue import RequestQueue, _with_names
+from foretell.web.admission.queue import RequestQueue, StatusError, _with_names
 from foretell.web.admission.uploads import Upload, Uploads
 from foretell.web.questions import read_question
 from foretell.web.refusals import BusyError, RefusedError, TooManyError
@@ -28,8 +28,10 @@ class Pool:
         self.requests: list[dict[str, Any]] = []
         self.gate: asyncio.Event | None = None
         self.in_line: asyncio.Event | None = None
+        self.joined: list[bool] = []
 
-    async def ask(self, message: dict[str, Any], on_start: Callable[[], None]) -> dict[str, Any]:
+    async def ask(self, message: dict[str, Any], on_start: Callable[[], None], *, joins: bool) -> dict[str, Any]:
+        self.joined.append(joins)
         if self.in_line is not None:
             await self.in_line.wait()
         self.requests.append(message)
@@ -211,3 +213,13 @@ def test_one_client_does_not_fill_the_queue(queue: RequestQueue) -> None:
         CLIENT.set("two")
         with queue.admit():
             pass
+
+
+def test_questions_about_models_that_were_answered_before_may_join_others(queue: RequestQueue, pool: Pool) -> None:
+    ask(queue, "timm:a")
+    ask(queue, "timm:a", batch_size=2)
+    with pytest.raises(StatusError):
+        ask(queue, "timm:b", device="none")
+    ask(queue, "timm:b", device="h200")  # it was refused before: nobody knows what it does
+    ask(queue, "timm:b", batch_size=2)
+    assert pool.joined == [False, True, False, False, True]

@@ -141,6 +141,21 @@ def test_a_language_model_has_its_verdict_and_its_figures(answers: dict[str, Any
     assert NASTY not in refused
 
 
+def test_places_for_a_language_model_say_what_they_cost_and_what_is_excluded(answers: dict[str, Any]) -> None:
+    serving = answers["llm"]
+    choice = {**serving, "place": "1 × h200, fp8", "instance": NASTY, "copies": 2, "at_risk": True}
+    advice = {"model": NASTY, "input_tokens": 64, "output_tokens": 8, "choices": [choice],
+              "refused": [{"place": "t4", "reason": "it does not fit"}]}  # fmt: skip
+    page = show.show_places(advice)
+    assert "1 × h200, fp8, 1 requests at a time, 2 copies" in page
+    assert "1 × h200, fp8 !" in page
+    assert show.number(serving["usd_per_million_tokens"]["value"]) in page
+    assert NASTY not in page
+    nothing = show.show_places({**advice, "choices": []})
+    assert "no place keeps the limits" in nothing
+    assert "t4" in nothing
+
+
 def test_progress_says_what_happens_and_for_how_long() -> None:
     assert "<span>3 s</span>" in show.show_progress("Reading", 3)
     assert NASTY not in show.show_progress(NASTY, 0)

@@ -1,5 +1,6 @@
 """Buttons of the page: what they ask, and that an error is an answer."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from foretell.errors import InputError
 from foretell.web.page.tabs import MOST_DEVICES, Tabs, model_of, question_fields
-from foretell.web.questions import EXAMPLE
+from foretell.web.questions import EXAMPLE, read_question
 
 
 @pytest.fixture
@@ -65,6 +66,8 @@ def test_predict_compare_advise_and_report(press: Callable[..., tuple[str, str]]
         ("share", ("timm:x", "", "", "", "h200", 1, "fp32", "inference", "mps"), "no model yet"),
         ("serve", ("timm:x", "h200", 64, 8, 1, "", "", "paged"), "a language model is hf:ID"),
         ("serve", ("hf:meta-llama/Llama-3.1-8B", "h200", 0, 8, 1, "", "", "paged"), "input_tokens"),
+        ("place", ("hf:meta-llama/Llama-3.1-8B", 64, 8, "paged", "soon", "", ""), "ttft_ms"),
+        ("place", ("hf:meta-llama/Llama-3.1-8B", 10**6, 8, "paged", "", "", ""), "more than the context"),
         ("advise", ("timm:x", "", "fp16", "soon", "", "", "usd", "on-demand", [], False), "slo_ms"),
     ],
 )
@@ -92,3 +95,18 @@ def test_fields() -> None:
         "model": "m", "device": "h200", "batch_size": 1, "dtype": "fp32", "mode": "inference",
         "input_shape": ["3x4", "mask=5"], "slice": "mps:30",
     }  # fmt: skip
+
+
+def test_places_for_a_language_model_are_asked_with_the_limits_that_were_given() -> None:
+    asked = []
+
+    class AskedTabs(Tabs):
+        async def _ask(self, kind: str, values: dict[str, Any]) -> str:
+            asked.append((kind, read_question(kind, values)))
+            return json.dumps({"model": "m", "input_tokens": 64, "output_tokens": 8, "choices": [], "refused": []})
+
+    page, text = asyncio.run(AskedTabs(None).place(" hf:a/b ", 64, 8, "vllm", "", "40", ""))  # type: ignore[arg-type]
+    assert "no place keeps the limits" in page
+    assert json.loads(text)["choices"] == []
+    ((kind, question),) = asked
+    assert (kind, question.model, question.tpot_ms, question.ttft_ms) == ("advise-llm", "hf:a/b", 40.0, None)

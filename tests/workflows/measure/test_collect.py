@@ -140,7 +140,7 @@ def test_a_read_only_folder_is_one_clear_error(plan, tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(workflow.os, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(MeasurementError, match=r"Read-only file system\. Choose another --out"):
         collect(plan, out=tmp_path / "out", device="cpu")
 

@@ -11,9 +11,11 @@ from foretell.records import Target, Workload
 from foretell.testing import chain, one_node, tiny_graph
 from lab.papers.graph_networks.arrays import (
     ATTRIBUTES,
+    CLASSED_WIDTH,
     CLASSES,
     DIPPM_COLUMNS,
     DIPPM_WIDTH,
+    FURTHER_CLASSES,
     OPERATOR_COLUMNS,
     SCHEMA,
     TARGET_COLUMNS,
@@ -74,6 +76,26 @@ def test_a_class_is_one_of_sixteen_columns_and_no_class_is_all_zeros():
     assert hot.sum(axis=1).tolist() == [1, 0, 1, 1, 1]  # the second is a ReLU
     assert hot[0, CLASSES.index("conv2d")] == 1
     assert (arrays.operator_nodes.sum(axis=1) == 1).all()
+
+
+def test_every_node_has_one_class_beside_the_published_ones_and_the_dtype_of_the_model():
+    arrays = arrays_of(tiny_graph(), dtype="bf16")
+    every = len(CLASSES) + len(FURTHER_CLASSES)
+    hot = arrays.classed_nodes[:, :every]
+    assert hot.sum(axis=1).tolist() == [1] * 5
+    assert hot[1].argmax() == len(CLASSES) + FURTHER_CLASSES.index("relu")
+    assert hot[0].argmax() == CLASSES.index("conv2d")
+    assert arrays.classed_nodes[:, every : every + 3].tolist() == [[0, 0, 1]] * 5
+    assert arrays.classed_nodes.shape == (5, CLASSED_WIDTH)
+
+
+def test_the_bound_is_the_longer_of_arithmetic_and_traffic_of_every_node():
+    arrays = arrays_of(tiny_graph())
+    bandwidth, peak = arrays.whole_of(("bandwidth_gb_per_s", "peak_tflops"))
+    expected = sum(
+        max(2 * macs / (peak * 1e12), moved / (bandwidth * 1e9)) for macs, _, moved in arrays.costs.astype(float)
+    )
+    assert arrays.bound_ms == pytest.approx(max(expected * 1e3, 1e-4))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from foretell.errors import InputError
-from lab.papers.graph_networks.arrays import CLASSES
+from lab.papers.graph_networks.arrays import CLASSED_ONE_HOT
 from lab.papers.graph_networks.recipes import stack
 from lab.papers.graph_networks.scales import log_truths, sample_scales
 from small.tiny_workloads import tiny_recipe, tiny_samples
@@ -12,7 +12,7 @@ def test_scaled_inputs_of_the_training_side_are_standard():
     samples, recipe = tiny_samples(), tiny_recipe("dippm")
     scales = sample_scales(samples, recipe)
     inputs = stack([graph for graph, _ in samples], recipe)
-    for name, rows, first in (("nodes", inputs.nodes, len(CLASSES)), ("whole", inputs.whole, 0)):
+    for name, rows, first in (("nodes", inputs.nodes, CLASSED_ONE_HOT), ("whole", inputs.whole, 0)):
         values = np.where(scales[f"{name}.logged"] > 0, np.log2(1 + rows), rows)
         values = ((values - scales[f"{name}.shift"]) * scales[f"{name}.scale"])[:, first:]
         varies = values.std(axis=0) > 0
@@ -23,7 +23,7 @@ def test_scaled_inputs_of_the_training_side_are_standard():
 
 def test_one_hot_columns_stay_as_they_are():
     scales = sample_scales(tiny_samples(), tiny_recipe("dippm"))
-    classes = slice(0, len(CLASSES))
+    classes = slice(0, CLASSED_ONE_HOT)
     assert not scales["nodes.logged"][classes].any()
     assert not scales["nodes.shift"][classes].any()
     assert (scales["nodes.scale"][classes] == 1).all()

@@ -27,7 +27,7 @@ def same(first, second):
 @pytest.mark.parametrize("name", RECIPES)
 def test_eight_graphs_can_be_memorised(name):
     samples = tiny_samples()
-    recipe = tiny_recipe(name, width=32, epochs=80, batch=8, dropout=0.0, rate=1e-2, schedule="cosine", patience=80)
+    recipe = tiny_recipe(name, width=32, epochs=50, batch=8, dropout=0.0, rate=1.5e-2, schedule="cosine", patience=50)
     fitted = fit(samples, samples, recipe, encoder=encoder_of(recipe))
     # BRP-NAS sees operators alone, and tells sizes apart by its last, linear layer
     assert fitted.metrics["latency_ms"] < (0.5 if name == "brp-nas" else 0.25)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from lab.papers.graph_networks.arrays import CLASSED_WIDTH
 from lab.papers.graph_networks.recipes import RECIPES, find_recipe
 from lab.papers.graph_networks.weights import initial_encoder, initial_weights, is_learned
 from small.tiny_workloads import tiny_recipe
@@ -18,7 +19,8 @@ def test_dippm_has_six_sage_convolutions_of_512_and_three_dense_layers():
     weights = initial_weights(find_recipe("dippm"), 0)
     convolutions = [key for key in weights if key.startswith("block.") and key.endswith(".own.weight")]
     assert len(convolutions) == 6
-    assert weights["block.0.0.weight"].shape == (32, 512)
+    assert weights["block.0.0.weight"].shape == (CLASSED_WIDTH, 512)
+    assert initial_weights(find_recipe("dippm", published=True), 0)["block.0.0.weight"].shape == (32, 512)
     assert weights["dense.0.weight"].shape == (512 + 5 + 9, 512)
     assert weights["out.weight"].shape == (512, 4)
     assert np.abs(weights["dense.1.weight"]).max() <= 1 / np.sqrt(512)

@@ -27,6 +27,13 @@ from foretell.units import size
     default="",
     help="Devices to compare and to advise on, separated by commas, or all [a few to compare, all for advice].",
 )
+@click.option("--llm", "is_llm", is_flag=True, help="Report where to serve a language model, as advise --llm does.")
+@click.option("--input-tokens", type=int, default=1024, help="Tokens of a prompt, with --llm.")
+@click.option("--output-tokens", type=int, default=256, help="Tokens of an answer, with --llm.")
+@click.option("--ttft-ms", type=float, help="The longest time to a first token, with --llm.")
+@click.option("--tpot-ms", type=float, help="The longest time between tokens, with --llm.")
+@click.option("--weights", default="published,fp8,int4", help="Precisions to try, with --llm; separated by commas.")
+@click.option("--engine", default="paged", help="paged, vllm, sglang or trtllm, with --llm.")
 @click.option("--slo-ms", type=float, help="The longest latency allowed.")
 @click.option("--rate", type=float, help="Requests a second.")
 @click.option("--budget", type=float, help="Dollars an hour for all instances.")
@@ -50,6 +57,13 @@ def run(
     optimizer: str | None,
     context: int | None,
     devices: str,
+    is_llm: bool,
+    input_tokens: int,
+    output_tokens: int,
+    ttft_ms: float | None,
+    tpot_ms: float | None,
+    weights: str,
+    engine: str,
     slo_ms: float | None,
     rate: float | None,
     budget: float | None,
@@ -72,6 +86,22 @@ def run(
     from foretell.workflows.advise import Renting
     from foretell.workflows.report import gather
 
+    renting = Renting(options.words(clouds), region, country, market, pue, prices)  # type: ignore[arg-type]
+    if is_llm:
+        _refuse_beside_llm(slo_ms, max_batch, inputs, mode)
+        from foretell.workflows.serving.report_llm import report_llm
+
+        with working(f"Writing a report of {model}") as say:
+            text = report_llm(
+                model, input_tokens=input_tokens, output_tokens=output_tokens, ttft_ms=ttft_ms, tpot_ms=tpot_ms,
+                rate=rate, budget=budget, weights=options.words(weights), engine=engine,
+                devices=options.words(devices) or ("all",), renting=renting,
+                progress=lambda part: say(f"Looking at {part} for {model}"),
+            )  # fmt: skip
+        _write(out, text.encode())
+        return
+    if ttft_ms is not None or tpot_ms is not None:
+        raise InputError("--ttft-ms and --tpot-ms are limits of a language model; add --llm, or give --slo-ms.")
     with working(f"Writing a report of {model}") as on_part:
         report = gather(
             model,
@@ -84,7 +114,7 @@ def run(
             context=context,
             devices=options.words(devices) or None,
             requirements=Requirements(slo_ms, rate, budget, max_batch),
-            renting=Renting(options.words(clouds), region, country, market, pue, prices),  # type: ignore[arg-type]
+            renting=renting,
             trust=trust,
             allow_unknown=allow_unknown,
             use_cache=not no_cache,
@@ -93,10 +123,22 @@ def run(
             on_part=on_part,
         )
         page = report_page(report).encode()
+    _write(out, page)
+    for part, why in report.missing.items():
+        click.echo(f"note: the report lacks {part}: {printable(why)}", err=True)
+
+
+def _write(out: Path, page: bytes) -> None:
     try:
         write_whole(out, page)
     except OSError as error:
         raise InputError(f"Cannot write {out}: {error.strerror}. Choose another --out.") from error
     click.echo(f"written: {printable(str(out))} ({size(len(page))})")
-    for part, why in report.missing.items():
-        click.echo(f"note: the report lacks {part}: {printable(why)}", err=True)
+
+
+def _refuse_beside_llm(slo_ms: float | None, max_batch: int | None, inputs: tuple[str, ...], mode: str) -> None:
+    given = (("--slo-ms", slo_ms is not None), ("--max-batch", max_batch is not None), ("--input", bool(inputs)),
+             ("--mode", mode != "inference"))  # fmt: skip
+    for name, is_given in given:
+        if is_given:
+            raise InputError(f"{name} does not go with --llm; use --ttft-ms, --tpot-ms, --rate and --budget.")

@@ -23,12 +23,13 @@ from foretell.errors import InputError, ModelError
 from foretell.features import extract_units
 from foretell.features.pooled import DistinctUnits
 from foretell.graph import Graph
-from foretell.predictors.compiled.inductor import lower
+from foretell.predictors.compiled.inductor import CONVOLUTIONS, is_channels_last, lower
 from foretell.predictors.compiled.kernels import (
     COMPILED_COLUMNS,
     COMPILED_SCHEMA,
     CompiledKernels,
     describe_compiled,
+    library_node,
 )
 from foretell.predictors.fitted_files import read_shipped
 from foretell.predictors.options import with_options
@@ -104,7 +105,28 @@ def find_kernels(workload: Workload, eager: UnitTimePredictor, find_parts: FindP
     units = extract_units(lowered)
     distinct = DistinctUnits.of(units)
     unit_us = eager.unit_times_us(lowered, distinct)[distinct.member] if len(units) else np.zeros(0)
+    laid_out = _convolutions_us(workload, eager) if is_channels_last(workload.graph) else {}
+    for position, nodes in enumerate(units.nodes):
+        node = library_node(lowered.graph, nodes)
+        if node is not None and node.name in laid_out:
+            unit_us[position] = math.sqrt(unit_us[position] * laid_out[node.name])
     return describe_compiled(workload, find_parts(workload.graph), lowered.graph, units, unit_us)
+
+
+def _convolutions_us(workload: Workload, eager: UnitTimePredictor) -> dict[str, float]:
+    """By name the time of each convolution in eager mode, if images lie channels-last as Inductor lays them out."""
+    turned = replace(workload, channels_last=True)
+    units = extract_units(turned)
+    if not len(units):
+        return {}
+    distinct = DistinctUnits.of(units)
+    times_us = eager.unit_times_us(turned, distinct)[distinct.member]
+    nodes = [library_node(turned.graph, members) for members in units.nodes]
+    return {
+        node.name: float(time_us)
+        for node, time_us in zip(nodes, times_us, strict=True)
+        if node is not None and node.op in CONVOLUTIONS
+    }
 
 
 class CompiledPredictor:

@@ -147,6 +147,11 @@ class Architecture:
         return sum(group.count for group in self.groups)
 
     @property
+    def expert_layers(self) -> int:
+        """Layers whose feed-forward part is a mixture of experts."""
+        return sum(group.count for group in self.groups if isinstance(group.feed_forward, Experts))
+
+    @property
     def has_experts(self) -> bool:
         """Whether any layer is a mixture of experts."""
         return any(isinstance(group.feed_forward, Experts) for group in self.groups)

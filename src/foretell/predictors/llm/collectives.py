@@ -19,7 +19,7 @@ the result says so.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, get_args
@@ -32,7 +32,7 @@ from foretell.toml_rows import Row, read_shipped
 from foretell.units import GIGA, MEGA, MIB, seconds_from_us
 
 Kind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "point-to-point"]
-Library = Literal["nccl", "engine"]
+Library = Literal["nccl", "engine", "vllm", "sglang", "trtllm"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 GPUS_PER_NODE = 8
 MAX_GPUS = 1024
@@ -43,6 +43,9 @@ _MEASURED_GPUS = (2, 4, 8)
 SWITCH_GPUS, SWITCH_BYTES = 8, 32 * MIB
 # engines (vLLM, SGLang) reduce up to this size by kernels of their own, and leave the rest to NCCL
 ENGINE_LIMIT_BYTES = 8 * MIB
+# how much slower one engine's all-reduce is than the mean of them, at these sizes; measured on an H200
+FACTOR_BYTES = tuple(2**power for power in range(14, 26))
+_FACTORS_OF = "Hopper"
 # NCCL's src/graph/tuning.cc (2.27), for its protocols LL, LL128 and Simple: microseconds of a hop inside a node and
 # between nodes, and the share of the bandwidth
 _RING = ((0.6, 2.7, 0.25), (1.9, 4.0, 0.92), (3.4, 14.0, 1.0))
@@ -157,7 +160,7 @@ def collective_time(
         gpus: How many take part. Above a node's, they fill nodes.
         fabric: How they are connected.
         library: "nccl", or "engine": the all-reduce kernels of vLLM, SGLang and TensorRT-LLM under CUDA graphs, for
-            small sizes.
+            small sizes, averaged; "vllm", "sglang" and "trtllm" are those of one of them, where they were measured.
 
     >>> from foretell.devices import find_device
     >>> fabric = fabric_of(find_device("h100-sxm"))
@@ -202,13 +205,15 @@ def _inside(kind: Kind, size_bytes: float, gpus: int, fabric: Fabric, library: L
         beyond = 1 - SWITCH_BYTES / size_bytes
         crossing *= 1 - beyond + beyond / switch
     us, spread = shape.us(moved_us, crossing, gpus, latency_factor), shape.spread
-    if library == "engine" and kind == "all-reduce":
+    if library != "nccl" and kind == "all-reduce":
         own, engine = constants.engine, constants.engine_architectures.get(fabric.architecture)
         engine_factor, engine_rate, _ = engine or constants.engine_typical
         small_us = min(size_bytes, ENGINE_LIMIT_BYTES) / (fabric.link_gb_per_s * engine_rate * GIGA) * MEGA
         custom_us = own.us(small_us, crossing, gpus, engine_factor)
         us = custom_us if size_bytes <= ENGINE_LIMIT_BYTES else max(custom_us, us)
         spread = own.spread if size_bytes <= ENGINE_LIMIT_BYTES else spread
+        if fabric.architecture == _FACTORS_OF:
+            us *= _engine_factor(constants.engine_factors.get(library, {}), size_bytes, gpus)
     notes = []
     if known is None:
         notes.append(f"collectives of {fabric.architecture} GPUs were not measured")
@@ -217,6 +222,16 @@ def _inside(kind: Kind, size_bytes: float, gpus: int, fabric: Fabric, library: L
     factor = math.exp(spread) * (_EXTRAPOLATED if notes else 1.0)
     seconds = seconds_from_us(us)
     return CollectiveTime(Estimate(seconds, seconds / factor, seconds * factor), tuple(notes))
+
+
+def _engine_factor(factors: Mapping[int, tuple[float, ...]], size_bytes: float, gpus: int) -> float:
+    """What one engine's all-reduce takes over the mean of all, between the sizes at which it was measured."""
+    if not factors:
+        return 1.0
+    own = factors[min(factors, key=lambda count: abs(math.log(count / gpus)))]
+    place = math.log2(min(max(size_bytes, FACTOR_BYTES[0]), FACTOR_BYTES[-1])) - math.log2(FACTOR_BYTES[0])
+    at = min(int(place), len(own) - 2)
+    return own[at] + (place - at) * (own[at + 1] - own[at])
 
 
 def _over_pcie(kind: Kind, size_bytes: float, gpus: int, fabric: Fabric, constants: "Constants") -> CollectiveTime:
@@ -308,6 +323,7 @@ class Constants:
     architectures: dict[str, Factors]
     engine: Shape
     engine_architectures: dict[str, Factors]
+    engine_factors: dict[str, dict[int, tuple[float, ...]]]
     pcie: Shape
     pcie_architectures: tuple[str, ...]
     network_share: float
@@ -347,12 +363,17 @@ def read_constants(file: Row) -> Constants:
         architectures={name: _factors(row) for name, row in file.rows("architecture").items()},
         engine=_shape(file.row("engine")),
         engine_architectures={name: _factors(row) for name, row in file.rows("engine_architecture").items()},
+        engine_factors={name: _by_gpus(row) for name, row in file.rows("engine_factors").items()},
         pcie=_shape(file.row("pcie")),
         pcie_architectures=tuple(file.row("pcie").texts("architectures")),
         network_share=_number(network, "share"),
         network_latency_us=_number(network, "latency_us"),
         network_spread=_number(network, "spread"),
     )
+
+
+def _by_gpus(row: Row) -> dict[int, tuple[float, ...]]:
+    return {gpus: tuple(map(float, row.text(f"gpus_{gpus}").split())) for gpus in _MEASURED_GPUS}
 
 
 def _shape(row: Row) -> Shape:

@@ -30,7 +30,8 @@ class Engine:
     ``step_us`` is added to every step, and ``request_us`` for each request in it. A request waits ``arrival_ms`` and
     ``arrival_steps`` steps beside the queue before its first token comes back: HTTP, tokenizer, the step that runs
     already and those that are scheduled ahead. Prompts of mixtures take ``mixture_prompts`` times what they take here:
-    an engine routes them less evenly, and by other kernels, than the tables that the experts' times come from.
+    an engine routes them less evenly, and by other kernels, than the tables that the experts' times come from; and they
+    wait ``expert_layer_ms`` for each layer of experts where the host launches a prompt's kernels one by one.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Engine:
     arrival_ms: float = 0.0
     arrival_steps: float = 0.0
     mixture_prompts: float = 1.0
+    expert_layer_ms: float = 0.0
 
 
 RULES = {

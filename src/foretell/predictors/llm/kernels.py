@@ -30,7 +30,8 @@ PARTS_FILE = "llm-parts.npz"
 FRAMEWORKS = ("vllm", "sglang", "trtllm")
 TORCH, TORCH_PAGED = "torch", "torch-paged"
 KINDS = ("product", "context", "generation", "experts", "latent_context", "latent_generation")
-SMALL = {"norm": 0, "gate": 1, "rotate": 2}  # elementwise parts, by their code
+SMALL = {"norm": 0, "gate": 1, "rotate": 2, "cast": 3}  # elementwise parts, by their code
+SMALL_BYTES = {"norm": 8, "gate": 6, "rotate": 4, "cast": 4}  # of each number of their width, read and written in bf16
 LAUNCH_US = 2.0  # the smallest product of the tables takes 1.7 to 2.5 µs
 
 Array = NDArray[np.float64]
@@ -172,12 +173,12 @@ def _numbers(work: Columns, *names: str) -> list[Array]:
 
 
 def _of_small(work: Columns, device: Device) -> tuple[Array, Array, list[Array]]:
-    """Norms with their residual, gated activations, rotary embeddings into the cache: bytes alone."""
-    tokens, width, size = _numbers(work, "tokens", "width", "bytes_per_token")
+    """Norms with their residual, gated activations, rotary embeddings into the cache, casts: bytes alone."""
+    tokens, width, size, written = _numbers(work, "tokens", "width", "bytes_per_token", "written_bytes")
     flops, traffic = _bounds(
         tokens * width, np.full(len(tokens), device.vector_tflops["fp32"] * TERA), tokens * size, device
     )
-    return flops, traffic, [_log2(tokens), _log2(width), np.asarray(work["part"], dtype=np.float64)]
+    return flops, traffic, [_log2(tokens), _log2(width), np.asarray(work["part"], dtype=np.float64), written]
 
 
 def _of_sample(work: Columns, device: Device) -> tuple[Array, Array, list[Array]]:
@@ -235,23 +236,29 @@ class Kernels:
     def times_us(self, kind: str, work: Columns, device: Device, framework: str | None) -> Array:
         """Microseconds of kernels of a kind, all of one scheme.
 
-        Without a framework, or where a framework's were not measured: the geometric mean of those that were.
+        Without a framework, or where a framework's were not measured: the geometric mean of those that were; quantised
+        products take the faster of that and of torch's kernel, which has no quantising of the input in it.
         """
         scheme = work["scheme"][0] if "scheme" in work else ""
-        is_own = framework in (TORCH, TORCH_PAGED)
-        # TensorRT-LLM multiplies fp8 by cuBLAS, as torch does, and quantises in the norm before; its table has both
-        is_fp8 = framework == "trtllm" and kind == "product" and scheme == "fp8" and device.architecture == "Hopper"
+        is_quantised = kind == "product" and scheme != "bf16" and device.architecture == "Hopper"
+        own: Array | None = None
         name = own_name(kind, scheme, is_paged=framework == TORCH_PAGED)
-        if (is_own or is_fp8) and name in self.own:
-            own, bound = self.own_features(kind, work, device)
-            return _times(bound, self.own[name].predict(own))
-        framework = None if is_own else framework
+        if name in self.own and (framework in (TORCH, TORCH_PAGED) or is_quantised):
+            features, bound = self.own_features(kind, work, device)
+            own = _times(bound, self.own[name].predict(features))
+            # TensorRT-LLM multiplies fp8 by cuBLAS, as torch does, and quantises in the norm before; its table has both
+            if framework in (TORCH, TORCH_PAGED) or (framework == "trtllm" and scheme == "fp8"):
+                return own
         features, bound = features_of(kind, work, device)
         seen = self.seen(kind, scheme)
-        wanted = (FRAMEWORKS.index(framework),) if framework else seen
+        wanted = (FRAMEWORKS.index(framework),) if framework in FRAMEWORKS else seen
         codes = [code for code in wanted if code in seen] or list(seen or range(len(FRAMEWORKS)))
         logs = [self.trees[kind].predict(with_framework(features, code)) for code in codes]
-        return _times(bound, np.mean(logs, axis=0))
+        engines = _times(bound, np.mean(logs, axis=0))
+        # nobody keeps a kernel that is slower than another one that is free to use
+        if own is not None and (framework is None or FRAMEWORKS.index(framework) not in seen):
+            return np.minimum(own, engines)
+        return engines
 
     def own_features(self, kind: str, work: Columns, device: Device) -> tuple[NDArray[np.float32], Array]:
         """The features and bounds for kernels of torch; those of attention and experts know what engines take."""

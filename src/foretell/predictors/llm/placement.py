@@ -48,9 +48,10 @@ def choose_precision(
     _check_units(scheme, device)
     notes = []
     if scheme in ("int4_weights", "int8_weights") and not model.has_experts and device.architecture != "Ampere":
-        notes.append(
-            f"Products with {scheme[:4]} weights were measured on an A100 only; on {device.id} they are extrapolated."
-        )
+        measured = f"Products with {scheme[:4]} weights of engines were measured on an A100 only"
+        is_hopper = device.architecture == "Hopper"
+        others = "torch's, measured on an H200, replace them where they are faster" if is_hopper else ""
+        notes.append(f"{measured}; on {device.id} they are extrapolated{', and ' if others else ''}{others}.")
     if kv_dtype == "fp8" and device.architecture not in _MEASURED_CACHE:
         notes.append(f"A cache in fp8 was not measured on GPUs of {device.architecture}.")
     if dtype == "fp16":

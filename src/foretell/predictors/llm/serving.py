@@ -60,14 +60,14 @@ def steady_load(steps: Steps, engine: Engine, prompt: int, answer: int, clients:
     served = serve(steps, engine, own, [Request(*pair) for pair in zip(*lengths, strict=True)], fraction)
     steady = [one for one in served if one.arrived_ms > 0] or served
     tpot_ms = float(np.mean([one.tpot_ms for one in steady]))
-    has_experts = place.architecture.has_experts
-    ttft_ms = with_arrival(float(np.mean([one.ttft_ms for one in steady])), tpot_ms, engine, has_experts)
+    expert_layers = place.architecture.expert_layers
+    ttft_ms = with_arrival(float(np.mean([one.ttft_ms for one in steady])), tpot_ms, engine, expert_layers)
     requests_per_s = clients / (ttft_ms + (answer - 1) * tpot_ms) * KILO
     return Load(ttft_ms, tpot_ms, requests_per_s * answer, requests_per_s)
 
 
-def with_arrival(ttft_ms: float, tpot_ms: float, engine: Engine, has_experts: bool = False) -> float:
+def with_arrival(ttft_ms: float, tpot_ms: float, engine: Engine, expert_layers: int = 0) -> float:
     """The time to a first token with what a request waits for beside the queue."""
-    return (
-        ttft_ms * (engine.mixture_prompts if has_experts else 1.0) + engine.arrival_ms + engine.arrival_steps * tpot_ms
-    )
+    factor = engine.mixture_prompts if expert_layers else 1.0
+    waiting_ms = engine.arrival_ms + engine.arrival_steps * tpot_ms + engine.expert_layer_ms * expert_layers
+    return ttft_ms * factor + waiting_ms

@@ -25,9 +25,9 @@ from foretell.predictors.llm.architecture import (
     Layers,
     LinearAttention,
 )
-from foretell.predictors.llm.collectives import Kind, collective_time, fabric_of
+from foretell.predictors.llm.collectives import Kind, Library, collective_time, fabric_of
 from foretell.predictors.llm.deployment import Deployment
-from foretell.predictors.llm.kernels import LAUNCH_US, POWER_LAW_1_01, SMALL, TORCH, TORCH_PAGED, Kernels
+from foretell.predictors.llm.kernels import LAUNCH_US, POWER_LAW_1_01, SMALL, SMALL_BYTES, TORCH, TORCH_PAGED, Kernels
 from foretell.units import GIGA, MEGA, TERA, seconds_from_us, us
 
 Array = NDArray[np.float64]
@@ -36,6 +36,7 @@ _ELEMENTWISE_SHARE = 0.8
 # the share of the peak that chunked kernels of a delta rule are taken to reach; they were not measured
 _LINEAR_SHARE = 0.25
 _LINEAR_KERNELS = 6
+_LIBRARIES: dict[str, Library] = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
 _BESIDE = 256  # VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD; SGLang fuses it, TensorRT-LLM uses a second stream
 # from 2^8 to 2^10 tokens; the median of 11 steps of dense models on an H200, docs/lab/0046-steps.md
 _THROTTLED, _THROTTLED_FROM = 0.08, 8
@@ -131,7 +132,7 @@ class Steps:
         Products of many tokens keep the GPU at its power limit, so its clock falls; a kernel alone is over before that.
         Engines' tables of fp8 hold the quantising of the input too, which a step does elsewhere: that is as much.
         """
-        if self.deployment.weights in ("fp8", "fp8_block") and not (self._is_own or self.framework == "trtllm"):
+        if self.deployment.weights in ("fp8", "fp8_block") and self.framework in ("vllm", "sglang"):
             return 1.0
         return 1 + _THROTTLED * min(max(math.log2(max(tokens, 1)) - _THROTTLED_FROM, 0.0) / 2, 1.0)
 
@@ -218,9 +219,9 @@ class Steps:
             keys = place.kv_heads(attention) * attention.head_size
             total = self._product_us(_TOKENS, queries * (2 if attention.gated else 1) + 2 * keys, hidden, scheme)
             total += self._product_us(_TOKENS, hidden, queries, scheme)
-            total += self._small_us("rotate", queries + 2 * keys, 4 * (queries + 2 * keys))  # and into the cache
+            total += self._small_us("rotate", queries + 2 * keys, place.kv_bytes)  # and into the cache
             if self._is_own and scheme == "fp8":
-                total += self._small_us("gate", queries, 3 * queries)  # engines quantise inside of the attention
+                total += self._small_us("cast", queries, 1)  # engines quantise inside of the attention
         elif isinstance(attention, LatentAttention):
             total = self._latent_us(attention, scheme)
         else:
@@ -292,12 +293,12 @@ class Steps:
         hidden, tp, scheme = self.deployment.architecture.hidden, self.deployment.tensor, self.deployment.scheme(part)
         wide = (2 if gated else 1) * inner / tp
         total = self._product_us(_TOKENS, wide, hidden, scheme) + self._product_us(_TOKENS, hidden, inner / tp, scheme)
-        return total + self._small_us("gate", inner / tp, 2 * (wide + inner / tp))
+        return total + self._small_us("gate", inner / tp, 1 if scheme == "fp8" else 2)
 
     def _norms_us(self) -> Array:
         """Two norms, each fused with the residual's addition: two tensors read, two written."""
-        hidden = self.deployment.architecture.hidden
-        return 2 * self._small_us("norm", hidden, 8 * hidden)
+        written = 1 if self.deployment.scheme("attention") == "fp8" else 2
+        return 2 * self._small_us("norm", self.deployment.architecture.hidden, written)
 
     @property
     def _bytes_per_us(self) -> float:
@@ -307,13 +308,15 @@ class Steps:
     def _is_own(self) -> bool:
         return self.framework in (TORCH, TORCH_PAGED)
 
-    def _small_us(self, part: str, width: float, bytes_per_token: float) -> Array:
+    def _small_us(self, part: str, width: float, written_bytes: int) -> Array:
         """A part that only moves numbers; bytes are those of bf16, whatever the product after it takes."""
+        size = width * SMALL_BYTES[part]
         if not self._is_own:
-            return self._elementwise_us(_TOKENS * bytes_per_token / 2)
+            return self._elementwise_us(_TOKENS * size / 2)
         rows = len(_TOKENS)
-        sizes = {"width": np.full(rows, width), "bytes_per_token": np.full(rows, bytes_per_token)}
-        return self._times_us("small", {"tokens": _TOKENS, "part": np.full(rows, SMALL[part]), **sizes})
+        sizes = {"width": np.full(rows, width), "bytes_per_token": np.full(rows, size)}
+        kind = {"part": np.full(rows, SMALL[part]), "written_bytes": np.full(rows, written_bytes)}
+        return self._times_us("small", {"tokens": _TOKENS, **sizes, **kind})
 
     def _elementwise_us(self, elements: Array) -> Array:
         times: Array = LAUNCH_US + elements * 2 / self._bytes_per_us
@@ -330,5 +333,6 @@ class Steps:
         if gpus == 1:
             return np.zeros(len(sizes))
         fabric = fabric_of(self.deployment.device, network=self.deployment.network)
-        times = [collective_time(kind, float(size), gpus, fabric, "engine").seconds.value for size in sizes]
+        library = _LIBRARIES.get(self.framework or "", "engine")
+        times = [collective_time(kind, float(size), gpus, fabric, library).seconds.value for size in sizes]
         return np.array([us(seconds) for seconds in times])

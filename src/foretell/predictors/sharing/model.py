@@ -99,12 +99,16 @@ class SharingModel:
 
     def mps_logs(self, groups: Sequence[Group]) -> list[list[float]]:
         """The log slowdown of every job of every group under MPS."""
+        # always in the same order: sums of floats depend on it, and trees cut between them
+        orders = [sorted(range(len(group)), key=lambda one: group[one].digest) for group in groups]
+        groups = [[group[one] for one in order] for group, order in zip(groups, orders, strict=True)]
         inside = [groups_inside(group) for group in groups]
         asked = [
             [group[one] for one in members] for group, found in zip(groups, inside, strict=True) for members in found
         ]
         rows, base = describe_groups(asked)
-        return largest_inside(inside, base + self.correction.predict(rows))
+        logs = largest_inside(inside, base + self.correction.predict(rows))
+        return [[one[order.index(place)] for place in range(len(one))] for one, order in zip(logs, orders, strict=True)]
 
     def width(self, log_slowdown: float) -> float:
         """The error in a log slowdown that nine in ten stay below."""

@@ -266,7 +266,7 @@ def fit_workload_trees(
     held_out: dict[str, Values] = {"memory_mib": base["memory_mib"]}
     if predictions is not None and predictions.power_w is not None:
         # the network's power is already cross-fitted
-        held_out["power_w"] = rows.means(unit_us, predictions.power_w)
+        base["power_w"] = rows.means(unit_us, predictions.power_w)
     for metric in (metric for metric in CORRECTED if metric not in held_out):
         log(metric)
         truth = _truth(samples, metric)
@@ -275,7 +275,7 @@ def fit_workload_trees(
             continue  # nobody measured the power of a CPU
         # 1.0 stands for missing truths, which ``known`` leaves out below
         target = np.log(np.where(known, truth, 1.0) / base[metric])
-        fit = settings.gentle if NETWORK in models and metric == "latency_ms" else settings.whole
+        fit = settings.gentle if NETWORK in models else settings.whole
         held_out[metric] = base[metric] * np.exp(_cross_fit(features, target, known, folds, settings.seeded(fit)))
         models[metric] = trees_of(settings.seeded(fit).fit(features[known], target[known])).to_bytes()
     if "power_w" in held_out:

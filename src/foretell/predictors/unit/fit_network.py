@@ -189,7 +189,9 @@ def fit_networks(
     head = _class_head(torch, cpu_random, len(learns), data, fit)
     network_parameters = [array.requires_grad_() for array in arrays.values()]
     parameters = network_parameters + [array.requires_grad_() for array in head]
-    optimizer = torch.optim.AdamW(parameters, lr=fit.rate, weight_decay=fit.decay, betas=(0.9, 0.98))
+    optimizer = torch.optim.AdamW(
+        parameters, lr=fit.rate, weight_decay=fit.decay, betas=(0.9, 0.98), fused=device == "cuda"
+    )
     batch = min(fit.batch, learns.shape[1])
     steps = learns.shape[1] // batch
     schedule = torch.optim.lr_scheduler.OneCycleLR(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from foretell.errors import ModelError
 from foretell.features import COLUMNS, Units, extract_units
 from foretell.features.operator_codes import operator_name
-from foretell.features.pooled import DistinctUnits, Setting
+from foretell.features.pooled import MODES, DistinctUnits, Setting
 from foretell.features.units import PHASES
 from foretell.predictors.fitted_files import TRAINED, shipped_index
 from foretell.predictors.occupancy.model import occupancies_of
@@ -34,12 +34,14 @@ from foretell.predictors.roofline import (
 from foretell.predictors.unit.model import UnitModel, WorkloadPrediction
 from foretell.predictors.unit.pace import one_core_note
 from foretell.predictors.unit.reach import Reach
-from foretell.records import Estimate, OperatorShare, Prediction, Workload
+from foretell.records import TF32, Estimate, OperatorShare, Prediction, Workload
 from foretell.units import per_second, seconds_from_ms
 
 _NEW_SHARE = 0.05  # of the time in new units: below it no warning is due
 _NAMED_PARTS = 3
 _PHASE = COLUMNS.index("phase")
+_HALVES = ("fp16", "bf16")
+_FORWARD = tuple(mode for mode in MODES if mode != "training")
 _TIMES = [COLUMNS.index("log_compute_us"), COLUMNS.index("log_memory_us")]
 
 
@@ -128,10 +130,10 @@ class _Described:
 
 def _describe(workload: Workload, model: UnitModel) -> _Described | Prediction:
     """What the model is asked about a workload, or the roofline's answer where it cannot be asked."""
-    asked, measured = f"{workload.mode} {workload.dtype}", model.card.get("settings", ())
+    measured = model.card.get("settings", ())
     # files of older versions do not say what was measured, and were fitted to all modes and precisions
-    if measured and asked not in measured:
-        return _unmeasured(workload, asked, measured)
+    if measured and _stand_in(workload, measured) is None:
+        return _unmeasured(workload, measured)
     base = analytic_prediction(workload, with_breakdown=False)
     units = extract_units(workload)
     # a graph of views alone launches nothing: there is no unit to predict
@@ -165,7 +167,12 @@ def _answer(
         occupancy=occupancy,
         device_memory_mib=memory + CONTEXT_MIB if workload.target.device.is_nvidia else None,
         breakdown=operator_shares(asked.units, prediction.unit_us[distinct.member], latency.value),
-        warnings=(*_one_core(workload), *base.warnings, *_warnings(workload, model.reach, distinct, prediction)),
+        warnings=(
+            *_one_core(workload),
+            *_half_note(workload, model.card.get("settings", ())),
+            *base.warnings,
+            *_warnings(workload, model.reach, distinct, prediction),
+        ),
         power_w=power,
         energy_j=energy,
     )
@@ -185,9 +192,32 @@ def _one_core(workload: Workload) -> tuple[str, ...]:
     return (one_core_note(),)
 
 
-def _unmeasured(workload: Workload, asked: str, measured: Sequence[str]) -> Prediction:
+def _stand_in(workload: Workload, measured: Sequence[str]) -> str | None:
+    """The measured mode and precision that tells this workload's units, its own if it was measured; None if none does.
+
+    A forward pass has the same units in every mode. The two half precisions stand for each other if each was measured
+    in some mode: they run the same kernels but for the type of their numbers.
+    """
+    # the tensors of tf32 are those of fp32; which products run in it is an option of its own
+    dtype = "fp32" if workload.dtype == TF32 else workload.dtype
+    modes = (workload.mode, *_FORWARD) if workload.mode in _FORWARD else (workload.mode,)
+    is_half = dtype in _HALVES and any(setting.endswith(f" {dtype}") for setting in measured)
+    named = [f"{mode} {kind}" for kind in (dtype, *(_HALVES if is_half else ())) for mode in modes]
+    return next((setting for setting in named if setting in measured), None)
+
+
+def _half_note(workload: Workload, measured: Sequence[str]) -> tuple[str, ...]:
+    """A sentence where another half precision stands for the one that was asked for."""
+    setting = _stand_in(workload, measured) if measured else None
+    if setting is None or workload.dtype not in _HALVES or setting.endswith(f" {workload.dtype}"):
+        return ()
+    return (f"Nothing was measured in {workload.mode} {workload.dtype}; {setting} was, and half precisions are alike.",)
+
+
+def _unmeasured(workload: Workload, measured: Sequence[str]) -> Prediction:
     """The roofline's answer where nothing was measured in this mode and precision."""
     answer = RooflinePredictor().predict(workload)
+    asked = f"{workload.mode} {workload.dtype}"
     note = f"Nothing was measured in {asked} on {workload.target.device.id}, only in {', '.join(measured)}."
     return replace(answer, extrapolated=True, warnings=(note, *answer.warnings))
 

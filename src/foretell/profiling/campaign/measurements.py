@@ -180,7 +180,8 @@ class Campaign:
             if pool.restarts >= 2 * len(pool.workers) and not self._got_message:
                 raise MeasurementError(f"No worker could start. See {self._out / 'workers.log'}.")
             if self._job.elapsed_s > _NO_RESULT_S and not (self.counts["ok"] or self.counts["traced"]):
-                log.warning("nothing could be measured in %.0f s: the campaign gives up", _NO_RESULT_S)
+                reason = next((f" ({text})" for text, _ in self._reasons.most_common(1)), "")
+                log.warning("nothing could be measured in %.0f s%s: the campaign gives up", _NO_RESULT_S, reason)
                 break
             for worker, message in pool.listen(0.1):
                 if message is None:

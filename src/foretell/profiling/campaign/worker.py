@@ -143,6 +143,7 @@ class Worker:
             device_lock.open()
             waited_s = device_lock.waited_s
             self._runtime.open(tracing=tracing)
+            start_threads(self._runtime.device, self._measuring)
             counted, cost = work(), self._cost
             answer = {"counted": counted, "cost": asdict(cost) if cost is not None else None}
             waited_s = device_lock.waited_s - waited_s
@@ -290,6 +291,27 @@ class Worker:
         self._send({"event": "record", "id": workload.id, "status": status, "values": values})
 
 
+def set_environment(device: str) -> None:
+    """What libraries read when they are imported: nothing may open a GPU before this process forks."""
+    # some libraries look for a device when they are imported
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    if device == "cpu":
+        # a conversion to ONNX opens every GPU that it sees, to keep its random numbers: forked copies would then fail
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def start_threads(device: str, measuring: Measuring) -> None:
+    """Give PyTorch the threads of the plan.
+
+    Not before a fork: a copy of a process that has started OpenMP's threads would wait for them forever.
+    """
+    import torch
+
+    # ONNX Runtime has threads of its own, which wait busily: PyTorch's, for the reference product, would disturb them
+    own_threads = device == "cpu" and measuring.runtime == "eager"
+    torch.set_num_threads(measuring.threads if own_threads else 1)
+
+
 def keep_to_cores(count: int) -> None:
     """Keep this process to its first ``count`` cores: others may then work on the rest without disturbing it."""
     if hasattr(os, "sched_setaffinity"):
@@ -312,13 +334,10 @@ def main(arguments: list[str]) -> int:
     settings = json.loads(arguments[0])
     send = redirect_output()
     measuring, limits = settings_from_json(settings)
-    # some libraries look for a device when they are imported, but the driver must not be loaded before a fork
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    set_environment(settings["device"])
     import torch
 
-    # ONNX Runtime has threads of its own, which wait busily: PyTorch's, for the reference product, would disturb them
-    own_threads = settings["device"] == "cpu" and measuring.runtime == "eager"
-    torch.set_num_threads(measuring.threads if own_threads else 1)
+    torch.set_num_threads(1)  # until it forks: see `start_threads`
     if settings["device"] == "cpu":
         keep_to_cores(measuring.threads)
     device_lock = DeviceLock(Path(settings["folder"]), settings["worker"])
@@ -327,6 +346,7 @@ def main(arguments: list[str]) -> int:
     fresh = bool(settings.get("fresh", False))
     if not fresh:
         runtime.open(tracing=settings["role"] == "trace")
+        start_threads(settings["device"], measuring)
     preload(settings["preload"])
     if measuring.runtime == "onnxruntime":
         from foretell.profiling.runtimes.onnx_runtime import load_converter

@@ -10,7 +10,8 @@ h1{font-size:1.35rem;overflow-wrap:anywhere}table{border-collapse:collapse;font-
 th,td{padding:4px 12px 4px 0;text-align:left;border-bottom:1px solid #8884}th.n,td.n{text-align:right}
 th,td.n{white-space:nowrap}td small{display:block;opacity:.7}
 .scroll{overflow-x:auto;margin:16px 0}.off{opacity:.6}.own{font-weight:600}
-.chart{max-width:760px}
+.chart{max-width:760px}pre{white-space:pre-wrap;overflow-wrap:anywhere}
+.tag{border:1px solid #8888;border-radius:3px;padding:0 4px;font-size:.78rem;white-space:nowrap}
 .wide{overflow-x:auto}.wide>svg{min-width:640px}.cards{margin:16px 0}
 @media (max-width:40rem){
 .cards table,.cards tbody{display:block}.cards thead{display:none}

@@ -9,6 +9,9 @@ wasted on another small one. That is worth one point of makespan against choosin
 What is predicted once is observed later: when jobs have run together, their speeds are known, and the next decision
 about equal jobs uses these, without a margin. A prediction is needed for what has never run together.
 
+A limit holds in the mean over a job's run. So it is a budget: a job that ran faster than it had to may be slowed down
+more later, as far as it still keeps its limit if nothing changes until its end.
+
 Places with equal members are one group, and a decision is made once for a group and a profile, and remembered. So the
 effort grows with the number of different groups, not with the number of GPUs. Groups of two and more members may be as
 many as GPUs: of each size, the 64 that opened last are looked at.
@@ -17,26 +20,31 @@ many as GPUs: of each size, the 64 that opened last are looked at.
 import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from operator import le
 
 from foretell.scheduling.cluster import PlaceKind
 from foretell.scheduling.jobs import Profile
 from foretell.scheduling.policies.policy import Apart, has_room
 from foretell.scheduling.slowdowns import Margins, Slowdowns
-from foretell.scheduling.state import PlaceState
+from foretell.scheduling.state import Member, PlaceState
 from foretell.scheduling.waiting import Head
 
 _MOST_GROUPS = 20_000
 _MOST_LOOKED_AT = 64
 _MOST_SEEN = 100_000
 _FEWEST_PAIRS = 5
+_TOLERANCE = 1e-9  # of a limit, as the simulation judges it
 Key = tuple[str, tuple[int, ...]]
 """The kind of a place, and the sorted numbers of the profiles that run there."""
 
 
 class Group:
-    """Places of one kind with equal members, and what a job of each profile would gain there."""
+    """Places of one kind with equal members, what a job of each profile would gain there, and how slow they would be.
 
-    __slots__ = ("gains", "kind", "numbers", "profiles", "speed", "used_mib")
+    ``slowed`` has the slowdowns of the present members beside a job of a profile, with the margin.
+    """
+
+    __slots__ = ("gains", "kind", "numbers", "profiles", "slowed", "speed", "used_mib")
 
     def __init__(self, kind: PlaceKind, profiles: tuple[Profile, ...], speed: float) -> None:
         self.kind = kind
@@ -45,6 +53,7 @@ class Group:
         self.speed = speed
         self.numbers: dict[int, None] = {}  # a set that keeps its order
         self.gains: dict[int, float | None] = {}
+        self.slowed: dict[int, list[float]] = {}
 
 
 class SlowdownPacking:
@@ -70,6 +79,7 @@ class SlowdownPacking:
         self._groups: dict[Key, Group] = {}
         self._open: list[dict[Key, Group]] = []  # by number of members
         self._group_of: list[Key] = []
+        self._spare: list[list[float]] = []  # by place: how slow each member may be from now on
 
     def watch(self, states: Sequence[PlaceState]) -> None:
         """See `Policy`."""
@@ -77,6 +87,7 @@ class SlowdownPacking:
         self._groups, self._seen, self._usual = {}, {}, {}
         self._open = [{} for _ in range(max(state.kind.max_jobs for state in states))]
         self._group_of = [(state.kind.name, ()) for state in states]
+        self._spare = [[] for _ in states]
         for state in states:
             self._put(state, self._group_of[state.number])
 
@@ -90,6 +101,9 @@ class SlowdownPacking:
                 del self._open[len(before[1])][before]
         key = (state.kind.name, tuple(sorted([profile.number for profile in state.profiles])))
         self._group_of[state.number] = key
+        # in the order of a group's profiles; members of one profile are slowed down equally
+        members = sorted(state.members, key=_profile_number)
+        self._spare[state.number] = [_spare_slowdown(member, state.updated_s) for member in members]
         self._put(state, key)
 
     def observed(self, state: PlaceState) -> None:
@@ -127,17 +141,28 @@ class SlowdownPacking:
 
     def find(self, profile: Profile) -> PlaceState | None:
         """See `Policy`."""
-        best, chosen = -math.inf, None
+        best: float = -math.inf
+        chosen: int | None = None
         for group in self._candidates():
             gain = self._gain(group, profile)
             if gain == 1:  # an idle place of the fastest kind
-                chosen = group
-                break
-            if gain is not None:
-                beyond = gain - sum([self._usual_gain(member) for member in group.profiles])
-                if beyond > best:
-                    best, chosen = beyond, group
-        return None if chosen is None else self._states[next(iter(chosen.numbers))]
+                return self._states[next(iter(group.numbers))]
+            if gain is None:
+                continue
+            beyond = gain - sum([self._usual_gain(member) for member in group.profiles])
+            if beyond > best:
+                number = self._place(group, profile)
+                if number is not None:
+                    best, chosen = beyond, number
+        return None if chosen is None else self._states[chosen]
+
+    def _place(self, group: Group, profile: Profile) -> int | None:
+        """A place of the group all of whose members keep their limits beside a job; of many, some are looked at."""
+        numbers = islice(group.numbers, _MOST_LOOKED_AT)
+        return next((number for number in numbers if self._keeps(group, profile, number)), None)
+
+    def _keeps(self, group: Group, profile: Profile, number: int) -> bool:
+        return all(map(le, group.slowed.get(profile.number, ()), self._spare[number]))
 
     def _candidates(self) -> Iterator[Group]:
         for members, groups in enumerate(self._open):
@@ -150,7 +175,7 @@ class SlowdownPacking:
         chosen = None
         for number, profile in heads:
             gain = self._gain(group, profile)
-            if gain is not None:
+            if gain is not None and self._keeps(group, profile, state.number):
                 beyond = (gain - self._usual_gain(profile) if group.profiles else gain, -number)
                 if best is None or beyond > best:
                     best, chosen = beyond, profile
@@ -173,7 +198,10 @@ class SlowdownPacking:
         return total / count if count >= _FEWEST_PAIRS else 0.0
 
     def _judge(self, group: Group, profile: Profile) -> float | None:
-        """What the place gains by a job, in jobs that run alone at their fastest; None if it must not join."""
+        """What a place gains by a job, in jobs that run alone at their fastest; None if it must not join.
+
+        Whether the members that are there keep their limits differs from place to place: see `_keeps`.
+        """
         kind = group.kind
         if not has_room(kind, group.profiles, group.used_mib, profile, self._apart):
             return None
@@ -182,9 +210,10 @@ class SlowdownPacking:
         together = (*group.profiles, profile)
         slowdowns, is_known = self._expected(kind, together)
         margins = [0.0] * len(together) if is_known else self._margins(kind, together)
-        for member, slowdown, margin in zip(together, slowdowns, margins, strict=True):
-            if slowdown * (1 + margin) > member.allowed_slowdown(member.demands[kind.name]):
-                return None
+        *present, own = [slowdown * (1 + margin) for slowdown, margin in zip(slowdowns, margins, strict=True)]
+        if own > profile.allowed_slowdown(profile.demands[kind.name]):
+            return None
+        group.slowed[profile.number] = present
         gain = _total_speed(kind, together, slowdowns) - group.speed
         return gain if gain >= self._min_gain else None
 
@@ -212,6 +241,23 @@ class OraclePacking(SlowdownPacking):
 
     def __init__(self, true: Slowdowns, apart: Apart = ()) -> None:
         super().__init__(true, apart, margin=0.0, learns=False)
+
+
+def _profile_number(member: Member) -> int:
+    return member.job.profile.number
+
+
+def _spare_slowdown(member: Member, now_s: float) -> float:
+    """How slow a job may be from now to its end, so that it keeps its limit in the mean.
+
+    While nothing changes at its place, a job that keeps its limit may be slowed down more from minute to minute: what
+    was said at the last change is careful.
+    """
+    allowed = member.job.profile.allowed_slowdown(member.demand)
+    if math.isinf(allowed) or member.left_s <= 0:
+        return math.inf
+    left_s = allowed * member.job.alone_s(member.demand) - (now_s - member.start_s)
+    return (1 + _TOLERANCE) * left_s / member.left_s
 
 
 def _total_speed(kind: PlaceKind, profiles: Sequence[Profile], slowdowns: Sequence[float]) -> float:

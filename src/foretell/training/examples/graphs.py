@@ -91,7 +91,7 @@ def _bind_forward(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     options = {name: value for name, value in kwargs.items() if name not in tensors}
     if args:
         tensors[model.main_input_name] = args[0]
-    if getattr(model.config, "apply_spec_augment", False):
+    if getattr(getattr(model, "config", None), "apply_spec_augment", False):
         model.config.apply_spec_augment = False  # it would draw random masks on the host
     bind_forward(model, tensors, lambda forward, feed: forward(**feed, **options))
     return tensors

@@ -3,7 +3,8 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from foretell.web.refusals import BusyError, RefusedError, TooManyError
 from foretell.web.settings import Settings
 
 _NAMED = ("report",)  # answers that are laid out for the name of their model
+_JOINING = ("predict", "compare")  # questions that a worker answers together with others
+_MOST_KNOWN = 10_000
 
 
 class StatusError(RefusedError):
@@ -48,6 +51,7 @@ class RequestQueue:
         self._cache = AnswerCache()
         self._shared = shared
         self._flights: dict[str, _Flight] = {}
+        self._known: OrderedDict[str, None] = OrderedDict()  # models that a worker has answered about
         self.places = Shares(settings.workers + settings.waiting)
         self.uploads = uploads
 
@@ -115,9 +119,13 @@ class RequestQueue:
         text = None if self._shared is None else await asyncio.to_thread(self._shared.get, key)
         if text is None:
             paths = {name: str(upload.path) for name, upload in files.items()}
-            reply = await self._pool.ask({**message, "files": paths}, lambda: self._start(key))
+            named = [name for name in ("model", "other") if name in message["fields"]]
+            models = [files[name].path.name if name in files else message["fields"][name] for name in named]
+            joins = message["kind"] in _JOINING and all(model in self._known for model in models)
+            reply = await self._pool.ask({**message, "files": paths}, lambda: self._start(key), joins=joins)
             if "error" in reply:
                 raise StatusError(reply["error"], reply["status"])
+            self._remember(models)
             text = str(reply["text"])
             if self._shared is not None:
                 await asyncio.to_thread(self._shared.put, key, text)
@@ -125,6 +133,14 @@ class RequestQueue:
             self._metrics.save("folder")
         self._cache.put(key, text)
         return text
+
+    def _remember(self, models: Iterable[str]) -> None:
+        """Models that were answered about without harm: questions about them may join others."""
+        for model in models:
+            self._known[model] = None
+            self._known.move_to_end(model)
+        while len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
 
     def _start(self, key: str) -> None:
         if key in self._flights:

@@ -4,6 +4,9 @@ server → worker    {"kind": "predict", "fields": {...}, "files": {"model": "/p
 worker → server    {"event": "ready"}
                    {"text": "…"}                       the answer
                    {"error": "…", "status": 422}       why there is no answer
+
+Questions that arrived together may come together: {"together": [question, …]} is answered by {"replies": [reply, …]}.
+Every answer says how many models were read for it ("read"), because libraries that read models may leak memory.
 """
 
 import json
@@ -19,7 +22,7 @@ from foretell.optional import available, require
 from foretell.processes.child import die_with_parent, redirect_output, short
 from foretell.processes.confine import Confinement, confine
 from foretell.units import bytes_from_mib
-from foretell.web.answers import answer
+from foretell.web.answers import GRAPHS, answer, answer_together
 from foretell.web.refusals import BrokenError, status_of
 
 _LARGEST_FILE_MIB = 256  # a cached graph is far smaller
@@ -35,7 +38,14 @@ def main(memory_mib: float) -> None:
     warm()
     send({"event": "ready"})
     for line in sys.stdin.buffer:
-        send(reply(json.loads(line)))
+        message, before = json.loads(line), GRAPHS.read
+        said = {"replies": replies(message["together"])} if "together" in message else reply(message)
+        send({**said, "read": GRAPHS.read - before if _is_remembered(message) else 1})
+
+
+def _is_remembered(message: Message) -> bool:
+    """Whether all models of a message are read through the memory of graphs, which counts them."""
+    return all(each["kind"] in ("predict", "compare", "sweep") for each in message.get("together", [message]))
 
 
 def limit(memory_mib: float) -> None:
@@ -65,6 +75,22 @@ def warm() -> None:
     if available("onnxruntime"):
         require("onnxruntime", extra="web")
     find_predictor(None, "h200")
+
+
+def replies(messages: list[Message]) -> list[Message]:
+    """The answers to questions that came together; what goes wrong with all of them is looked for in each alone."""
+    try:
+        found = list(answer_together(messages))
+    except Exception:  # noqa: BLE001 - each is asked alone, and says what is wrong with it
+        return [reply(message) for message in messages]
+    return [
+        reply(message)
+        if text is None
+        else {"text": text}
+        if isinstance(text, str)
+        else {"error": str(text), "status": status_of(text)}
+        for message, text in zip(messages, found, strict=True)
+    ]
 
 
 def reply(message: Message) -> Message:

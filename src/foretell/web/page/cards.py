@@ -195,6 +195,34 @@ def show_serving(answer: Values) -> str:
                  *(_line(fact) for fact in facts), _notes(answer["warnings"]))  # fmt: skip
 
 
+def show_places(advice: Values) -> str:
+    """Where to serve a language model: the best places, and what is excluded."""
+    lengths = f"{advice['input_tokens']:,} tokens in, {advice['output_tokens']:,} out"
+    choices = advice["choices"]
+    if not choices:
+        return _page(_head(f"{advice['model']}: no place keeps the limits", lengths), _reasons(advice["refused"]))
+    best, shown = choices[0], choices[:_MAX_CHOICES]
+    head = (
+        "where", "instance", "$ a million tokens", "first token, ms", "a token, ms", "tokens/s", "requests", "copies"
+    )  # fmt: skip
+    rows = [
+        (
+            one["place"] + (" ≈" if one["extrapolated"] else "") + (" !" if one["at_risk"] else ""), one["instance"],
+            *(_with_interval(one.get(key)) for key in ("usd_per_million_tokens", "ttft_ms", "tpot_ms")),
+            _value(one.get("tokens_per_s")), f"{one['concurrency']:,}", f"{one['copies']:,}",
+        )
+        for one in shown
+    ]  # fmt: skip
+    copies = f", {best['copies']:,} copies" if best["copies"] > 1 else ""
+    title = f"{advice['model']}: {best['place']}, {best['concurrency']:,} requests at a time{copies}"
+    summary = (
+        f"{len(choices)} places for {lengths}, ranked by dollars a token; ≈ extrapolated: the device was not measured; "
+        "! the upper end of an interval breaks a limit"
+    )
+    warnings = list(dict.fromkeys(text for one in shown for text in one["warnings"]))
+    return _page(_head(title, summary), _table(head, rows, 2), _notes(warnings), _reasons(advice["refused"]))
+
+
 def show_progress(text: str, seconds: int) -> str:
     """What is shown while an answer is made."""
     waited = f"{seconds} s" if seconds else ""

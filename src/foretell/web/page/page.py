@@ -227,9 +227,16 @@ def _language_model_tab(gr: Any, tabs: Tabs, names: list[tuple[str, str]]) -> Fo
                 )  # fmt: skip
                 engine = gr.Dropdown(ENGINES, value="paged", label="Engine")
             go = gr.Button("Serve", variant="primary")
+            with gr.Row():
+                ttft = gr.Textbox(label="First token, ms", placeholder="no limit", min_width=120)
+                tpot = gr.Textbox(label="A token, ms", placeholder="no limit", min_width=120)
+                rate = gr.Textbox(label="Requests a second", placeholder="one copy", min_width=120)
+            where = gr.Button("Where to serve it")
         with gr.Column(scale=3, min_width=320, elem_classes="ft-answer"):
             answer, opened = _answer(
-                gr, "Choose a language model, then press Serve: does it fit, how fast, at what cost?"
+                gr,
+                "Choose a language model, then press Serve: does it fit, how fast, at what cost? Or give limits, and "
+                "ask where to serve it.",
             )
             save = gr.Button("Download JSON", size="sm", elem_classes="ft-save")
     form = Form(
@@ -237,6 +244,11 @@ def _language_model_tab(gr: Any, tabs: Tabs, names: list[tuple[str, str]]) -> Fo
         [model, device, tokens_in, tokens_out, concurrency, gpus, weights, engine], answer, opened,
     )  # fmt: skip
     _connect(go, tabs.serve, form, "Reading the configuration of the model")
+    where.click(
+        _for_client(tabs.place, "Trying every GPU that somebody rents out, in three precisions"),
+        [model, tokens_in, tokens_out, engine, ttft, tpot, rate], answer,
+        api_visibility="private", show_progress="hidden",
+    )  # fmt: skip
     _download(save.click, answer[1], "serving.json")
     return form
 

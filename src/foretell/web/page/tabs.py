@@ -42,6 +42,10 @@ class Tabs:
         """A language model as engines serve it."""
         return await self._catch_errors(lambda: self._serve(model, *rest))
 
+    async def place(self, model: str, *rest: Any) -> tuple[str, str]:
+        """Where to serve a language model."""
+        return await self._catch_errors(lambda: self._place(model, *rest))
+
     async def advise(self, spec: str, upload: str, *rest: Any) -> tuple[str, str]:
         """Where to serve a model."""
         return await self._catch_errors(lambda: self._advise(model_of(spec, upload), *rest))
@@ -107,6 +111,15 @@ class Tabs:
         fields |= {name: value for name, value in (("gpus", gpus), ("weights", weights)) if value}
         answer = json.loads(await self._ask("llm", fields))
         return show.show_serving(answer), json.dumps(answer, indent=1)
+
+    async def _place(
+        self, model: str, input_tokens: float, output_tokens: float, engine: str, ttft_ms: str, tpot_ms: str, rate: str
+    ) -> tuple[str, str]:
+        fields: Values = {"model": (model or "").strip(), "engine": engine}
+        fields |= {"input_tokens": input_tokens, "output_tokens": output_tokens}
+        limits = (("ttft_ms", ttft_ms), ("tpot_ms", tpot_ms), ("rate", rate))
+        advice = json.loads(await self._ask("advise-llm", fields | {name: value for name, value in limits if value}))
+        return show.show_places(advice), json.dumps(advice, indent=1)
 
     async def _advise(
         self, model: str, dtype: str, slo_ms: str, rate: str, budget: str,

@@ -1,17 +1,16 @@
 """Workflows: run a plan's campaign, turn its journal into tables, and append them to a store."""
 
-import fcntl
-import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from foretell.errors import DeviceError, InputError, MeasurementError
+from foretell.files import locked
 from foretell.profiling.campaign.job import Job
 from foretell.profiling.campaign.journal import RECORDS
 from foretell.profiling.campaign.plan import Plan, check_workers, read_plan
@@ -186,20 +185,15 @@ def _lines(path: Path) -> int:
 
 @contextmanager
 def _locked_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder: two campaigns in it would measure everything twice. If a process dies, its lock is freed."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise MeasurementError(f"Cannot write to {folder}: {error.strerror}. Choose another --out.") from error
-    try:
+    """Lock a folder: two campaigns in it would measure everything twice."""
+    with ExitStack() as stack:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(locked(folder))
         except BlockingIOError as error:
             raise MeasurementError(f"Another campaign is writing to {folder}. Choose another --out.") from error
+        except OSError as error:
+            raise MeasurementError(f"Cannot write to {folder}: {error.strerror}. Choose another --out.") from error
         yield
-    finally:
-        os.close(handle)
 
 
 def try_store(store: str) -> None:

@@ -199,7 +199,7 @@ def simulate(
     # what a request waits for beside the simulation depends on the time of a step: a short run tells it
     pilot = serving.simulate_serving(arrivals(min(requests, _PILOT_REQUESTS)), deployment, concurrency=concurrency)
     steps = host.arrival_steps if concurrency is not None else max(host.arrival_steps - _RUNNING_STEP, 0.0)
-    added_ms = host.arrival_ms + steps * ms(pilot.tpot.mean_s)
+    added_ms = host.arrival_ms + steps * ms(pilot.tpot.mean_s) + host.expert_layer_ms * architecture.expert_layers
     longer = host.mixture_prompts if architecture.has_experts else 1.0
     limits = serving.Limits(None if ttft_limit_ms is None else (ttft_limit_ms - added_ms) / longer, tpot_limit_ms)
     warmup = 0 if concurrency is None else min(concurrency, requests - 1)

@@ -106,3 +106,23 @@ def test_nodes_that_a_pass_removed_stand_for_the_one_before() -> None:
     watched.watch(c, "c")
     del b, c
     assert watched.by_tensor({"a": ("a", 1), "c": ("c", 2)}) == {"a": 1, "c": 2}
+
+
+class Wrapped(torch.nn.Module):
+    """Makes numbers under ``no_grad``, which the export wraps, and splits beside them; a name keeps one part."""
+
+    def forward(self, x):
+        left = self.left(x)
+        return left.exp() + x
+
+    def left(self, x):
+        with torch.no_grad():
+            first, second = x.sin(), x.cos()
+        left, right = (x * first + second).chunk(2, -1)
+        return (left + right).repeat(1, 2)
+
+
+def test_parts_of_a_list_are_found_again_where_the_export_wraps_other_calls() -> None:
+    held = export(Wrapped()).held
+    assert held is not None
+    assert {held.get(name) for name in ("chunk.0", "chunk.1")} == {"repeat"}

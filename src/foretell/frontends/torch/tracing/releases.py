@@ -20,6 +20,8 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+_PART = "getitem"  # how the FX graph names the parts of a list
+
 
 class Releases:
     """The traced tensors, by FX node in the order of the calls, and when the program let go of each."""
@@ -48,16 +50,21 @@ class Releases:
         ``traced`` maps the nodes of the final FX graph to their tensor and to the number of calls up to it. Nodes that
         a later pass of the export removed stand for the last one before them that is left.
         """
+        # of the parts of a list, the export gives out names anew where it wraps other calls (torch.no_grad)
+        parts = [[node for node in nodes if node.startswith(_PART)] for nodes in (self._order, traced)]
+        renamed = dict(zip(*parts)) if len(parts[0]) == len(parts[1]) else {}
+        order = [renamed.get(node, node) for node in self._order]
+        ends = {renamed.get(node, node): end for node, end in self._released.items()}
         calls_until = [0]
-        for node in self._order:
+        for node in order:
             calls_until.append(traced[node][1] if node in traced else calls_until[-1])
         end = max(calls_until)
         released: dict[str, int] = {}
-        for node in self._order:
+        for node in order:
             if node in traced:
                 tensor = traced[node][0]
                 # several nodes may stand for one tensor, such as the parts of a list: it lives until the last is gone
-                calls = calls_until[self._released[node]] if node in self._released else end
+                calls = calls_until[ends[node]] if node in ends else end
                 released[tensor] = max(released.get(tensor, 0), calls)
         return released
 

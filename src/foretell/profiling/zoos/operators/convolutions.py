@@ -58,7 +58,7 @@ def _first_layer(draw: random.Random) -> Drawn:
         stride = draw.choice((2, 2, 2, 4, max(1, kernel // 2)))
     else:
         kernel, stride = draw.choice((1, 3, 3, 3, 5, 7, 9)), 1
-    while kernel > shape[-1]:
+    while kernel > min(shape[2:]):
         kernel //= 2
     padding = 0 if kind == "patches" else draw.choice((kernel // 2, kernel // 2, 0))
     layer = _CONVOLUTIONS[dims - 1](channels, filters, kernel, stride, padding, bias=draw.random() < 0.6)

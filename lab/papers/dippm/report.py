@@ -1,0 +1,164 @@
+"""Lab: tables of fitted arms: ``python -m lab.papers.dippm.report SET ARMS`` writes reports/dippm.md, or trappm.md."""
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.files import write_whole
+from lab.papers.dippm.mig import dippm_mig
+from lab.papers.dippm.sets import Labelled, read_set
+
+METRICS = {
+    "latency_ms": "latency", "energy_j": "energy", "device_memory_mib": "device memory", "memory_mib": "memory",
+    "power_w": "power",
+}  # fmt: skip
+JOINT = ("latency_ms", "energy_j", "device_memory_mib")
+TITLES = {"dippm": "DIPPM, fitted until it converges", "trappm": "TraPPM's pre-training"}
+CONVERGED = 0.02  # the last tenth of the epochs improves the validation error by less
+_DECILES = 10
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A finished arm: what it says of itself, and its errors on the test side, by metric."""
+
+    facts: Mapping[str, Any]
+    truth: Mapping[str, NDArray[np.float64]]
+    predicted: Mapping[str, NDArray[np.float64]]
+
+    @property
+    def group(self) -> tuple[str, str, str]:
+        """Arms that differ in their seed alone are of one group."""
+        return self.facts["subset"], self.facts["split"], self.facts["arm"]
+
+    def errors(self, metric: str) -> NDArray[np.float64]:
+        """The relative errors on workloads for which the metric was measured."""
+        if metric not in self.predicted:
+            return np.array([])
+        truth = self.truth[metric]
+        known = np.isfinite(truth)
+        return np.abs(self.predicted[metric][known] / truth[known] - 1)
+
+
+def joint(arm: Fitted) -> float:
+    """The paper's error: one mean over latency, energy and device memory together."""
+    return float(np.mean(np.concatenate([arm.errors(metric) for metric in JOINT])))
+
+
+def read_arms(file: Path, rows: Sequence[Labelled]) -> list[Fitted]:
+    """The arms in a file of `lab.papers.dippm.fits`."""
+    truths = {row.workload_id: row.truth for row in rows}
+    with np.load(file, allow_pickle=False) as stored:
+        arms: defaultdict[str, dict[str, NDArray[Any]]] = defaultdict(dict)
+        for name in stored.files:
+            key, _, column = name.rpartition("/")
+            arms[key][column] = stored[name]
+    fitted = []
+    for columns in arms.values():
+        ids = columns.pop("ids").tolist()
+        facts = json.loads(str(columns.pop("facts")))
+        truth = {metric: np.array([truths[key][metric] for key in ids]) for metric in columns}
+        fitted.append(Fitted(facts, truth, {name: values.astype(np.float64) for name, values in columns.items()}))
+    return fitted
+
+
+def render(arms: Sequence[Fitted], title: str = TITLES["dippm"], name: str = "dippm") -> str:
+    """All tables, as Markdown."""
+    groups: defaultdict[tuple[str, str, str], list[Fitted]] = defaultdict(list)
+    for arm in arms:
+        groups[arm.group].append(arm)
+    parts = [f"# {title}", f"Remade by `python -m lab remake {name}`. Errors in % on the test side."]
+    for place in sorted({group[:2] for group in groups}):
+        own = {group[2]: found for group, found in groups.items() if group[:2] == place}
+        parts += [f"### {place[0]}, split by {place[1]}", _errors_table(own)]
+    if any(group[2] == "dippm" for group in groups):
+        parts += ["### MIG profiles by eq. 2, from predicted device memory", _mig_table(groups)]
+    parts += ["### Curves: validation error of latency in %, by tenths of the epochs", _curves(groups)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _errors_table(groups: Mapping[str, Sequence[Fitted]]) -> str:
+    head = ["arm", "seeds", *(f"{name} %" for name in METRICS.values()), "joint %", "median latency %", "epochs",
+            "steps", "last tenth %", "converged"]  # fmt: skip
+    rows = []
+    for name, arms in sorted(groups.items(), key=lambda item: _mean(item[1], "latency_ms")):
+        last = [arm.facts["improvement_of_last_tenth"] for arm in arms]
+        errors = [[100 * e.mean() for arm in arms if len(e := arm.errors(metric))] for metric in METRICS]
+        rows.append([
+            name, str(len(arms)), *map(_spread, errors),
+            _spread([100 * joint(arm) for arm in arms]),
+            _spread([100 * np.median(arm.errors("latency_ms")) for arm in arms]),
+            _range([arm.facts["epochs"] for arm in arms]), _range([arm.facts["steps"] for arm in arms]),
+            _spread([100 * value for value in last]),
+            f"{sum(value < CONVERGED for value in last)} of {len(last)}",
+        ])  # fmt: skip
+    return _markdown(head, rows)
+
+
+def _mig_table(groups: Mapping[tuple[str, str, str], Sequence[Fitted]]) -> str:
+    rows = []
+    for (subset, split, name), arms in sorted(groups.items()):
+        if "device_memory_mib" not in arms[0].predicted or name != "dippm":
+            continue
+        truth, predicted = (
+            np.concatenate([getattr(arm, side)["device_memory_mib"] for arm in arms]) for side in ("truth", "predicted")
+        )
+        known = np.isfinite(truth)
+        truth, predicted = truth[known], predicted[known]
+        pairs = [(dippm_mig(float(a)), dippm_mig(float(b))) for a, b in zip(truth, predicted)]
+        small = np.mean([a != b and low < high for (a, b), low, high in zip(pairs, predicted, truth)])
+        right = np.mean([a == b for a, b in pairs])
+        rows.append([subset, split, str(len(pairs)), f"{100 * right:.1f}", f"{100 * small:.1f}",
+                     f"{100 * (1 - right - small):.1f}"])  # fmt: skip
+    return _markdown(["set", "split", "workloads", "right %", "too small %", "too large %"], rows)
+
+
+def _curves(groups: Mapping[tuple[str, str, str], Sequence[Fitted]]) -> str:
+    rows = []
+    for (subset, split, name), arms in sorted(groups.items()):
+        curve = arms[0].facts["curve"]
+        places = np.linspace(0, len(curve) - 1, _DECILES + 1).round().astype(int)
+        best = np.minimum.accumulate([point["score"] for point in curve])
+        rows.append([f"{name}, {subset}, {split}", *(f"{100 * best[i]:.3g}" for i in places)])
+    return _markdown(["arm, seed 0", *(f"{10 * i} %" for i in range(_DECILES + 1))], rows)
+
+
+def _mean(arms: Sequence[Fitted], metric: str) -> float:
+    return float(np.mean([arm.errors(metric).mean() for arm in arms]))
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    return f"{np.mean(values):.3g}" + (f" ± {np.std(values, ddof=1):.2g}" if len(values) > 1 else "")
+
+
+def _range(values: Sequence[int]) -> str:
+    return f"{min(values):,}" if min(values) == max(values) else f"{min(values):,} – {max(values):,}"
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" + "---:|" * (len(head) - 1)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def main() -> None:
+    """Write the report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("set", type=Path)
+    parser.add_argument("arms", type=Path)
+    parser.add_argument("--name", choices=TITLES, default="dippm")
+    options = parser.parse_args()
+    text = render(read_arms(options.arms, read_set(options.set)), TITLES[options.name], options.name)
+    write_whole(Path("reports") / f"{options.name}.md", text.encode())
+
+
+if __name__ == "__main__":
+    main()

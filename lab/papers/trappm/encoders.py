@@ -1,0 +1,243 @@
+"""Lab: TraPPM's study: encoders pre-trained on 25,000 graphs, and arms that show what the pre-training is worth.
+
+``python -m lab.papers.trappm.encoders SET OUT --seconds 440 --processes 12`` first pre-trains encoders side by side,
+then fits regressors of training steps with them. Both go on from checkpoints, and leave files that are not made again.
+
+Encoders: as published (a ReLU at the end, dropout 0.5 before the next batch norm), without the ReLU, without dropout.
+Dropout before a batch norm changes the variance that the norm sees between training and use (Li et al., 2018), so it
+may be what keeps the published one from learning. Graphs of test architectures are in none of them.
+
+Arms: *pre-trained* (frozen), *tuned* (pre-trained, then trained on), *random* (frozen, with the norms' statistics), and
+*none* (zeros in its place), all of one shape; 10, 25, 50 and 100 % of the labels, equal numbers of steps.
+"""
+
+import argparse
+import io
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from foretell.datasets.splits import TEST, TRAIN, VALIDATION
+from foretell.files import write_whole
+from foretell.predictors.unit.fit_network import default_device
+from lab.judging.graph_fits import share_of
+from lab.papers.dippm import fits
+from lab.papers.dippm.sets import Labelled, split_rows
+from lab.papers.graph_networks.recipes import Recipe, find_recipe
+from lab.papers.trappm.unlabelled import unlabelled
+
+if TYPE_CHECKING:
+    from lab.papers.graph_networks.training import Encoder
+
+COUNT, HELD_ASIDE = 25_000, 500
+STEPS = 100_000
+SHARES = (0.1, 0.25, 0.5, 1.0)
+SPLITS = ("random", "architecture")
+_MOST_NODES = 600  # larger graphs would fill the memory: 1 in 8 is left out
+_TARGETS = ("latency_ms", "memory_mib", "device_memory_mib", "power_w")
+_SAVE_EVERY_S = 120.0
+
+
+@dataclass(frozen=True)
+class EncoderArm:
+    """An encoder: its seed (of the split, too), whether a ReLU is its end, and its dropout."""
+
+    seed: int
+    last_relu: bool
+    dropout: float
+
+    @property
+    def key(self) -> str:
+        """The name of its file."""
+        return f"{'relu' if self.last_relu else 'linear'}-{self.dropout:g}-{self.seed}"
+
+    def recipe(self, graphs: int, steps: int) -> Recipe:
+        """Batches of 16 graphs, and the epochs that the steps are."""
+        plain = replace(find_recipe("trappm"), batch=16, last_relu=self.last_relu, encoder_dropout=self.dropout)
+        return replace(plain, encoder_epochs=max(round(steps * plain.batch / graphs), 1))
+
+
+# the one that the arms use first
+ENCODERS = (
+    *(EncoderArm(seed, last_relu=False, dropout=0.0) for seed in range(3)),
+    EncoderArm(0, last_relu=True, dropout=0.5),
+    EncoderArm(0, last_relu=False, dropout=0.5),
+    EncoderArm(0, last_relu=True, dropout=0.0),
+)
+
+
+@dataclass(frozen=True)
+class StepArm:
+    """A regressor of training steps: which embedding, which share of the labels, which split and seed."""
+
+    name: str
+    embedding: Literal["frozen", "trained", "zeros"]
+    share: float
+    split: str
+    seed: int
+    encoder: str | None
+
+    @property
+    def key(self) -> str:
+        """The name of its file."""
+        return f"{self.name}-{100 * self.share:g}-{self.split}-{self.seed}".replace(" ", "-")
+
+
+def step_arms(seeds: Sequence[int] = range(3)) -> list[StepArm]:
+    """All arms, those with all labels first; *tuned* has two shares alone, because it takes ten times as long."""
+    found = []
+    for share in sorted(SHARES, reverse=True):
+        for seed in seeds:
+            own = EncoderArm(seed, last_relu=False, dropout=0.0).key
+            for split in SPLITS:
+                found += [
+                    StepArm("pre-trained", "frozen", share, split, seed, own),
+                    StepArm("random", "frozen", share, split, seed, None),
+                    StepArm("none", "zeros", share, split, seed, None),
+                ]
+                if share in (0.25, 1.0):
+                    found.append(StepArm("tuned", "trained", share, split, seed, own))
+    published = EncoderArm(0, last_relu=True, dropout=0.5).key
+    found += [StepArm("pre-trained as published", "frozen", share, "random", 0, published) for share in SHARES]
+    return sorted(found, key=lambda arm: arm.embedding != "trained")  # the long ones first
+
+
+def base_graphs(rows: Sequence[Labelled], side: str, seed: int) -> list[Labelled]:
+    """Workloads with distinct graphs on one side of the split by architecture; training and inference alike."""
+    seen, chosen = set(), []
+    for row in split_rows(rows, "architecture", seed)[side]:
+        key = (row.spec, len(row.graph), row.graph.output_shapes.tobytes())
+        if key not in seen and 2 <= len(row.graph) <= _MOST_NODES and row.graph.edges.shape[1]:
+            seen.add(key)
+            chosen.append(row)
+    return chosen
+
+
+def pretrain_arm(arm: EncoderArm, out: Path, end: float, steps: int, count: int) -> str:
+    """Pre-train one encoder, and write its weights; one line about it."""
+    from lab.papers.graph_networks.forward import ENCODER
+    from lab.papers.graph_networks.scales import node_scales
+    from lab.papers.graph_networks.tensors import DeviceGraphs
+    from lab.papers.trappm.pretraining import train_encoder
+
+    began, device = time.time(), default_device()
+    known = [row.graph for row in base_graphs(fits.rows(), TRAIN, arm.seed)]
+    graphs = unlabelled(known, count, arm.seed)
+    aside = [row.graph for row in base_graphs(fits.rows(), VALIDATION, arm.seed)]
+    recipe = arm.recipe(len(graphs), steps)
+    scales = node_scales(f"{ENCODER}.nodes", graphs, recipe)
+    sides = [DeviceGraphs.place(some, recipe, device) for some in (graphs, unlabelled(aside, HELD_ASIDE, arm.seed))]
+    checkpoint = out / "checkpoints" / f"encoder-{arm.key}.pt"
+    encoder = train_encoder(
+        sides[0], sides[1], recipe, arm.seed, scales, lambda _epoch, _record: None, device, checkpoint,
+        end - time.time(), _SAVE_EVERY_S,
+    )  # fmt: skip
+    each = -(-len(graphs) // recipe.batch)
+    facts = {
+        "encoder": arm.key, "graphs": len(graphs), "known": len(known), "epochs": len(encoder.history),
+        "planned_epochs": recipe.encoder_epochs, "steps": len(encoder.history) * each, "loss": encoder.loss,
+        "spent_s": round(time.time() - began, 1), "curve": fits.thin(encoder.history),
+    }  # fmt: skip
+    data = io.BytesIO()
+    weights = {f"weight:{name}": value for name, value in encoder.weights.items()}
+    np.savez_compressed(
+        data, allow_pickle=False, facts=np.array(json.dumps(facts)), last_relu=np.array(arm.last_relu),
+        loss=np.array(encoder.loss), **weights,
+    )  # fmt: skip
+    write_whole(out / "encoders" / f"{arm.key}.npz", data.getvalue())
+    return f"{facts['steps']} steps in {facts['spent_s']} s, loss {encoder.loss:.4f} on graphs held aside"
+
+
+def fit_step_arm(arm: StepArm, out: Path, end: float, epochs: int, captured: bool) -> str:
+    """Fit one regressor; one line about it."""
+    from lab.papers.graph_networks.training import fit
+
+    began, device = time.time(), default_device()
+    steps = [row for row in fits.rows() if row.mode == "training"]
+    parts = split_rows(steps, arm.split, arm.seed)
+    labelled = share_of(parts[TRAIN], arm.split, arm.share, arm.seed)
+    recipe = replace(find_recipe("trappm"), targets=_TARGETS, batch=32, embedding=arm.embedding)
+    # equal numbers of steps, however few the labels are
+    longer = round(epochs * -(-len(parts[TRAIN]) // recipe.batch) / -(-len(labelled) // recipe.batch))
+    recipe = replace(recipe, epochs=longer, patience=longer)
+    encoder = _encoder_of(arm, recipe, out, parts[TRAIN], device)
+    checkpoint = out / "checkpoints" / f"{arm.key}.pt"
+    fitted = fit(
+        [(row.graph, row.truth) for row in labelled], [(row.graph, row.truth) for row in parts[VALIDATION]], recipe,
+        arm.seed, device=device, encoder=encoder, seconds=max(end - time.time(), 1.0), captured=captured,
+        checkpoint=checkpoint, save_every_s=_SAVE_EVERY_S,
+    )  # fmt: skip
+    facts = {
+        "arm": arm.name, "subset": f"training steps, {100 * arm.share:g} % of the labels", "split": arm.split,
+        "seed": arm.seed, "device": device, "captured": captured, "spent_s": round(time.time() - began, 1),
+    }  # fmt: skip
+    line = fits.save(out / "arms" / f"{arm.key}.npz", fitted, len(labelled), parts[TEST], facts)
+    checkpoint.unlink(missing_ok=True)
+    return line
+
+
+def _encoder_of(
+    arm: StepArm, recipe: Recipe, out: Path, rows: Sequence[Labelled], device: str
+) -> "Encoder | None":  # fmt: skip
+    from lab.papers.graph_networks.training import Encoder
+    from lab.papers.trappm.pretraining import random_encoder
+
+    if arm.embedding == "zeros":
+        return None
+    if arm.encoder is None:
+        return random_encoder([row.graph for row in rows], replace(recipe, last_relu=False), arm.seed, device)
+    with np.load(out / "encoders" / f"{arm.encoder}.npz", allow_pickle=False) as stored:
+        weights = {name.partition(":")[2]: stored[name] for name in stored.files if name.startswith("weight:")}
+        return Encoder(weights, bool(stored["last_relu"]), float(stored["loss"]))
+
+
+def main() -> None:
+    """Pre-train what is missing, fit what is missing, and collect both."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("set", type=Path, help="The file of python -m lab.papers.dippm.prepare.")
+    parser.add_argument("out", type=Path, help="The folder of the results.")
+    parser.add_argument("--seconds", type=float, default=440.0, help="For everything [440].")
+    parser.add_argument("--share", type=float, default=0.65, help="Of them for pre-training [0.65].")
+    parser.add_argument("--processes", type=int, default=12, help="Fits at the same time [12].")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"Of each encoder [{STEPS}].")
+    parser.add_argument("--graphs", type=int, default=COUNT, help=f"Without labels [{COUNT}].")
+    parser.add_argument("--epochs", type=int, default=300, help="Of each regressor [300].")
+    options = parser.parse_args()
+    began, out = time.time(), options.out
+    first_end, end = began + options.share * options.seconds, began + options.seconds
+    os.environ["OMP_NUM_THREADS"] = "1"
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.processes, context, fits.open_set, (options.set,)) as pool:
+        for _ in range(options.processes):
+            pool.submit(time.sleep, 0.5)  # all processes read the set at once
+        captured = fits.captures_work(options.set) if default_device() == "cuda" else False
+        encoders = [arm for arm in ENCODERS if not (out / "encoders" / f"{arm.key}.npz").exists()]
+        _all(pool, pretrain_arm, [(arm, out, first_end, options.steps, options.graphs) for arm in encoders])
+        waiting = [arm for arm in step_arms() if not (out / "arms" / f"{arm.key}.npz").exists()]
+        _all(pool, fit_step_arm, [(arm, out, end, options.epochs, captured) for arm in waiting])
+    fits.collect(out, "trappm-arms.npz")
+    facts = {}
+    for file in sorted((out / "encoders").glob("*.npz")):
+        with np.load(file, allow_pickle=False) as stored:
+            facts[file.stem] = json.loads(str(stored["facts"]))
+    write_whole(out / "trappm-encoders.json", json.dumps(facts).encode())
+
+
+def _all(pool: ProcessPoolExecutor, work: Callable[..., str], tasks: Sequence[tuple[Any, ...]]) -> None:
+    """Run tasks side by side; whatever ends one does not end the others."""
+    futures = {pool.submit(work, *task): task[0] for task in tasks}
+    for future in as_completed(futures):
+        error = future.exception()
+        fits.say(f"{futures[future].key}: {error if error is not None else future.result()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Lab: every table of the laboratory, how long it takes, and the commands that make it again.
+
+Minutes are those of two cores; seconds are those of one H200 with 16 cores beside it. Both are what a run took, or None
+where nobody has timed it. ``TABLES`` stands for the folder of public tables that a command reads.
+"""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from foretell.errors import InputError
+from foretell.registry import did_you_mean
+
+TABLES = "TABLES"
+
+
+@dataclass(frozen=True)
+class Remade:
+    """A table: the file it is in (None: it is printed), its commands in order, and what they take."""
+
+    name: str
+    report: str | None
+    commands: tuple[str, ...]
+    minutes: float | None = None
+    gpu_seconds: float | None = None
+
+    @property
+    def needs_tables(self) -> bool:
+        """Whether a folder of public tables has to be given."""
+        return any(TABLES in command for command in self.commands)
+
+    @property
+    def time(self) -> str:
+        """What it takes, in words."""
+        parts = [f"{self.minutes:g} min of two cores"] if self.minutes is not None else []
+        parts += [f"{self.gpu_seconds:g} s of an H200"] if self.gpu_seconds is not None else []
+        return " and ".join(parts) or "not timed"
+
+
+_SET, _ARMS = "out/o/dippm-set.npz", "out/dippm"
+_NETWORKS = "dippm gcn gat gin nnlqp brp-nas mlp trappm"
+REMADE = (
+    Remade("arithmetic", None, ("lab.papers.arithmetic",), 0.1),
+    Remade("occupancy-slowdowns", None, ("lab.papers.dnn_occu.slowdowns",), 0.1),
+    Remade("pairs", None, ("lab.papers.pairs",), 0.1),
+    Remade("dippm", "reports/dippm.md",
+           (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.dippm.fits {_SET} {_ARMS}",
+            f"lab.papers.dippm.report {_SET} {_ARMS}/dippm-arms.npz"), 5, 440),
+    Remade("trappm", "reports/trappm.md",
+           (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.trappm.encoders {_SET} out/trappm",
+            f"lab.papers.dippm.report {_SET} out/trappm/trappm-arms.npz --name trappm"), 5, 450),
+    Remade("networks", "reports/evaluation.md",
+           (f"lab evaluate {_NETWORKS} --processes 6 --fit-seconds 48 --only-networks",
+            f"lab evaluate {_NETWORKS} linear gradient-boosting --report"), None, 300),
+    Remade("lilou-partitioner", "reports/lilou.md", ("lab evaluate lilou-partitioner --report --fit-seconds 218",)),
+    Remade("lilou-analyser", "reports/lilou.md", ("lab evaluate lilou-analyser --report --fit-seconds 218",)),
+    Remade("dnn-occu", None, ("lab evaluate dnn-occu --fit-seconds 75",)),
+    Remade("flattened", "reports/flattened-gpu.md", ("lab evaluate flattened --report",)),
+    Remade("flattened-cpu", "reports/flattened-cpu.md",
+           ("lab evaluate flattened -d cpu --store data-cpu --report",), 8),
+    Remade("sharing", "reports/sharing.md", ("lab evaluate sharing --report",), 6),
+    Remade("mixes", "reports/mixes.md", ("lab evaluate mixes --report",), 2),
+    Remade("llm-trees", "reports/llm-trees.md", (f"lab evaluate llm-trees {TABLES} --report",), 10),
+    Remade("llm", "reports/llm.md", (f"lab evaluate llm {TABLES} --report",), 20),
+    Remade("collectives", "reports/collectives.md", (f"lab evaluate collectives {TABLES} --report",), 1),
+    Remade("serving-simulation", "reports/serving-simulation-measured.md",
+           (f"lab evaluate serving-simulation {TABLES} --report",), 1),
+    Remade("adapt", "reports/adapt.md", (f"lab evaluate adapt {TABLES} --report",), 60),
+    Remade("transfer", "reports/other-gpus.md", (f"lab evaluate transfer --store {TABLES} --report",), 45),
+    Remade("few-shot", None, (f"lab.papers.few_shot {TABLES}",)),
+)  # fmt: skip
+
+
+def find(name: str) -> Remade:
+    """A table by its name."""
+    for entry in REMADE:
+        if entry.name == name:
+            return entry
+    raise InputError(f"Unknown table {name!r}.{did_you_mean(name, [entry.name for entry in REMADE])}")
+
+
+def listed() -> list[str]:
+    """One line for each table: its name, its time, and where it is."""
+    return [f"{entry.name:20} {entry.time:45} {entry.report or 'printed'}" for entry in REMADE]
+
+
+def remake(names: Sequence[str], tables: Path | None, log: Callable[[str], None]) -> None:
+    """Run the commands of some tables one after the other; the first that fails ends it."""
+    chosen = [find(name) for name in names]
+    for entry in chosen:
+        if entry.needs_tables and tables is None:
+            raise InputError(f"{entry.name} reads public tables: give their folder with --tables.")
+    for entry in chosen:
+        for command in entry.commands:
+            words = [str(tables) if word == TABLES else word for word in shlex.split(command)]
+            log(f"python -m {shlex.join(words)}")
+            code = subprocess.run([sys.executable, "-m", *words], check=False).returncode
+            if code:
+                raise InputError(f"{entry.name}: python -m {shlex.join(words)} ended with the code {code}.")

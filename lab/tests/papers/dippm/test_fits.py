@@ -1,0 +1,87 @@
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from foretell.datasets.splits import TEST, TRAIN, VALIDATION
+from lab.papers.dippm import fits
+from lab.papers.dippm.arms import TABLE_4_STEPS, Arm, arms
+from lab.papers.dippm.sets import Labelled, family_of, read_set, split_rows, subset, write_set
+from small.tiny_workloads import tiny_recipe, tiny_samples
+
+pytest.importorskip("torch")
+
+NAMES = ("timm:vgg11", "timm:vit_tiny_patch16_224", "synthetic:mlp?width=8", "torchvision:densenet121")
+
+
+def labelled(count=24):
+    samples = tiny_samples(8)
+    return [
+        Labelled(f"w{number}", f"{NAMES[number % 4]}", "f", "inference", *samples[number % 8])
+        for number in range(count)
+    ]
+
+
+def test_a_set_survives_its_file(tmp_path):
+    rows = labelled(6)
+    samples = [
+        SimpleNamespace(captured=row.workload_id != "w5", setting=SimpleNamespace(mode=row.mode), **vars(row))
+        for row in rows
+    ]
+    write_set(samples, {row.workload_id: row.graph for row in rows}, tmp_path / "set.npz")
+    read = read_set(tmp_path / "set.npz")
+    assert [row.workload_id for row in read] == ["w0", "w1", "w2", "w3", "w4"], "what was not replayed is left out"
+    for old, new in zip(rows, read):
+        assert (old.spec, old.family, old.mode) == (new.spec, new.family, new.mode)
+        assert new.truth == {name: pytest.approx(value) for name, value in old.truth.items()}
+        np.testing.assert_array_equal(old.graph.classed_nodes, new.graph.classed_nodes)
+
+
+def test_an_arm_leaves_predictions_of_its_test_side_and_a_curve(tmp_path, monkeypatch):
+    monkeypatch.setattr(fits, "_rows", labelled())
+    arm = Arm("dippm", "inference", "random", 0, tiny_recipe("dippm", epochs=4), 60)
+    line = fits.fit_arm(arm, tmp_path, end=float("inf"), captured=False)
+    assert "4 of 4 epochs" in line
+    fits.collect(tmp_path)
+    with np.load(tmp_path / "dippm-arms.npz") as stored:
+        facts = json.loads(str(stored[f"{arm.key}/facts"]))
+        ids = stored[f"{arm.key}/ids"].tolist()
+        assert stored[f"{arm.key}/latency_ms"].shape == (len(ids),)
+    assert ids == [row.workload_id for row in split_rows(labelled(), "random", 0)[TEST]]
+    assert [point["epoch"] for point in facts["curve"]] == [1, 2, 3, 4]
+    assert facts["steps"] == 4 * -(-facts["graphs"] // 4)
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_an_arm_without_time_is_left_for_later(tmp_path, monkeypatch):
+    monkeypatch.setattr(fits, "_rows", labelled())
+    arm = Arm("dippm", "inference", "random", 0, tiny_recipe("dippm"), 60)
+    assert fits.fit_arm(arm, tmp_path, end=0.0, captured=False) == "no time left"
+    assert not (tmp_path / "arms").exists()
+
+
+def test_steps_become_epochs_and_every_arm_has_a_file_of_its_own():
+    planned = [arm for part in fits.PARTS for arm in arms(part)]
+    assert len({arm.key for arm in planned}) == len(planned)
+    arm = next(arm for arm in planned if arm.steps)
+    assert arm.sized(7_356).epochs == 10, "the paper's ten epochs"
+    assert arm.sized(100).epochs == round(TABLE_4_STEPS / 100)
+    assert replace(arm, steps=None).sized(100) == arm.recipe
+
+
+def test_families_and_sides_are_those_of_the_paper():
+    rows = labelled()
+    assert {family_of(row.spec) for row in subset(rows, "families")} == {"vgg", "vit", "densenet"}
+    assert {row.spec for row in subset(rows, "vision")} == set(NAMES) - {"synthetic:mlp?width=8"}
+    sides = split_rows([replace(row, spec="wild:net") for row in rows], "random", 0)
+    assert len(sides[TRAIN]) == len(rows), "wild networks only train"
+    assert not sides[TEST] + sides[VALIDATION]
+    assert family_of("timm:resnest50d") is None
+
+
+def test_a_long_curve_is_thinned_between_its_ends():
+    curve = fits.thin([{"score": float(epoch)} for epoch in range(1000)])
+    assert len(curve) == 250
+    assert (curve[0]["epoch"], curve[-1]["epoch"]) == (1, 1000)

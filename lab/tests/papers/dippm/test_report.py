@@ -1,0 +1,43 @@
+import numpy as np
+import pytest
+
+from lab.papers.dippm.report import Fitted, render
+
+
+def arm(name, seed, factor, last=0.001):
+    truth = np.array([1.0, 2.0, np.nan, 4.0])
+    memory = np.array([1000.0, 4000.0, 6000.0, 30000.0])
+    facts = {
+        "arm": name, "subset": "families", "split": "random", "seed": seed, "epochs": 500, "steps": 5000,
+        "improvement_of_last_tenth": last, "curve": [{"epoch": 1, "score": 0.5}, {"epoch": 2, "score": 0.7}],
+    }  # fmt: skip
+    return Fitted(
+        facts,
+        {"latency_ms": truth, "device_memory_mib": memory},
+        {"latency_ms": truth * factor, "device_memory_mib": memory * [1, 1.5, 0.5, 1]},
+    )
+
+
+def test_the_best_arm_is_first_with_its_spread_and_whether_it_converged():
+    text = render([arm("gcn", 0, 1.5), arm("dippm", 0, 1.1), arm("dippm", 1, 1.3, last=0.05)])
+    rows = [line for line in text.splitlines() if line.startswith(("| dippm |", "| gcn |"))]
+    assert (
+        rows[0]
+        == "| dippm | 2 | 20 ± 14 | – | 25 ± 0 | – | – | 22.9 ± 6.1 | 20 ± 14 | 500 | 5,000 | 2.55 ± 3.5 | 1 of 2 |"
+    )
+    assert rows[1].startswith("| gcn | 1 | 50 | – | 25 |")
+
+
+def test_profiles_are_counted_right_too_small_and_too_large():
+    text = render([arm("dippm", 0, 1.0)])
+    # 4,000 MiB predicted as 6,000 asks for too much, 6,000 predicted as 3,000 for too little
+    assert "| families | random | 4 | 50.0 | 25.0 | 25.0 |" in text
+
+
+def test_a_curve_shows_the_best_error_so_far():
+    assert "| 50 | 50 | 50 |" in render([arm("dippm", 0, 1.0)])
+
+
+def test_unmeasured_workloads_are_not_counted():
+    assert arm("dippm", 0, 1.2).errors("latency_ms") == pytest.approx([0.2] * 3)
+    assert not len(arm("dippm", 0, 1.2).errors("power_w"))

@@ -1,0 +1,64 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from foretell.datasets.splits import TEST, TRAIN
+from lab.papers.dippm import fits
+from lab.papers.dippm.sets import Labelled, split_rows
+from lab.papers.trappm import encoders
+from lab.papers.trappm.encoders import ENCODERS, EncoderArm, StepArm, base_graphs, step_arms
+from small.tiny_workloads import tiny_recipe, tiny_samples
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    samples = tiny_samples(8)
+    rows = [
+        Labelled(f"w{number}", f"synthetic:net?width={number % 12}", "f", "training", *samples[number % 8])
+        for number in range(48)
+    ]
+    monkeypatch.setattr(fits, "_rows", rows)
+    monkeypatch.setattr(encoders, "find_recipe", lambda _name: tiny_recipe("trappm"))
+    monkeypatch.setattr(encoders, "HELD_ASIDE", 4)
+    return rows
+
+
+def test_an_encoder_is_written_and_an_arm_reads_it(rows, tmp_path):
+    arm = EncoderArm(0, last_relu=False, dropout=0.0)
+    line = encoders.pretrain_arm(arm, tmp_path, end=float("inf"), steps=4, count=20)
+    assert "6 steps" in line, "three epochs of two batches"
+    with np.load(tmp_path / "encoders" / f"{arm.key}.npz") as stored:
+        assert json.loads(str(stored["facts"]))["graphs"] == 20
+    for name, embedding in (("pre-trained", "frozen"), ("none", "zeros"), ("tuned", "trained")):
+        step = StepArm(name, embedding, 0.5, "random", 0, arm.key)
+        assert "epochs" in encoders.fit_step_arm(step, tmp_path, float("inf"), 2, captured=False)
+    random = StepArm("random", "frozen", 1.0, "random", 0, None)
+    encoders.fit_step_arm(random, tmp_path, float("inf"), 2, captured=False)
+    with np.load(tmp_path / "arms" / f"{random.key}.npz") as stored:
+        assert len(stored["ids"]) == len(split_rows(rows, "random", 0)[TEST])
+
+
+def test_no_graph_of_a_test_architecture_teaches_an_encoder(rows):
+    test = {row.spec for row in split_rows(rows, "architecture", 0)[TEST]}
+    chosen = base_graphs(rows, TRAIN, 0)
+    assert test
+    assert not test & {row.spec for row in chosen}
+    assert len({(row.spec, row.graph.output_shapes.tobytes()) for row in chosen}) == len(chosen)
+
+
+def test_arms_have_files_of_their_own_and_encoders_that_are_made():
+    arms = step_arms()
+    assert len({arm.key for arm in arms}) == len(arms)
+    assert {arm.encoder for arm in arms if arm.encoder} <= {arm.key for arm in ENCODERS}
+    assert {arm.name for arm in arms} >= {"pre-trained", "tuned", "random", "none"}
+
+
+def test_steps_become_epochs():
+    recipe = EncoderArm(0, last_relu=True, dropout=0.5).recipe(25_000, 100_000)
+    assert recipe.encoder_epochs == 64
+    assert (recipe.last_relu, recipe.encoder_dropout) == (True, 0.5)
+    assert replace(recipe, encoder_epochs=1).batch == 16

@@ -1,0 +1,1 @@
+"""Frontends: language models of known families, written straight from their configuration, without torch."""
