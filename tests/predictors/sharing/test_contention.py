@@ -74,3 +74,10 @@ def test_groups_do_not_disturb_each_other() -> None:
     together = simulate([[one, other], [one, more]], RULES, starts=64, steps=600)
     alone = simulate([[one, other]], RULES, starts=64, steps=600)
     assert together[0] == pytest.approx(alone[0], rel=0.05)
+
+
+def test_what_else_is_asked_changes_no_answer() -> None:
+    asked = [job(10.0, 0.6), job(3.0, 0.4, traffic=0.5)]
+    alone = simulate([asked], RULES)[0]
+    together = simulate([[job(50.0, 1.0), job(2.0, 1.0), job(7.0, 0.3)], asked], RULES)[1]
+    assert alone.tolist() == together.tolist()

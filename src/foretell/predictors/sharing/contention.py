@@ -83,7 +83,7 @@ def simulate(groups: Sequence[Group], rules: Rules, *, steps: int = 1200, starts
         member[number, : len(digests)] = [known[digest] for digest in digests]
     limit = np.array([job.share for job in jobs.values()])
     repeated = np.repeat(member, starts, axis=0)
-    lasted_us, alone_us = _run(_Launches.of(list(jobs.values())), limit, repeated, rules, steps)
+    lasted_us, alone_us = _run(_Launches.of(list(jobs.values())), limit, repeated, rules, steps, starts)
     shape = (len(distinct), starts, MEMBERS)
     slowdown = lasted_us.reshape(shape[:2]).sum(1)[:, None] / np.maximum(alone_us.reshape(shape).sum(1), _DONE)
     slowdown = _equal_for_equal(np.where(member >= 0, np.maximum(slowdown, 1.0), 1.0), member)
@@ -97,15 +97,22 @@ def _equal_for_equal(slowdown: Values, member: NDArray[np.intp]) -> Values:
 
 
 def _run(
-    launches: _Launches, limit: Values, member: NDArray[np.intp], rules: Rules, steps: int
+    launches: _Launches, limit: Values, member: NDArray[np.intp], rules: Rules, steps: int, starts: int
 ) -> tuple[Values, Values]:
-    """How long each simulation lasted, and how long each member would have needed alone for what it did."""
-    random = np.random.default_rng(0)
+    """How long each simulation lasted, and how long each member would have needed alone for what it did.
+
+    Every group gets the same random numbers for its ``starts``: what else is asked must not change its answer.
+    """
+    generator = np.random.default_rng(0)
+
+    def random() -> Values:
+        return np.tile(generator.random((starts, member.shape[1])), (len(member) // starts, 1))
+
     there, job = member >= 0, np.maximum(member, 0)
     length, share = launches.length[job], limit[job]
-    at = (random.random(member.shape) * length).astype(np.intp)
+    at = (random() * length).astype(np.intp)
     working = np.zeros(member.shape, bool)
-    left, since = random.random(member.shape), random.random(member.shape)
+    left, since = random(), random()
     lasted_us, alone_us, rows = np.zeros(len(member)), np.zeros(member.shape), np.arange(len(member))
     for step in range(steps):
         work_us, gap_us, fill, spread, traffic = (
@@ -134,6 +141,6 @@ def _run(
         ended = there & (left <= _DONE)
         at = np.where(ended & working, (at + 1) % length, at)
         # a kernel that is launched now comes after all that run
-        since = np.where(ended & ~working, 1.0 + step + random.random(member.shape) * 0.5, since)
+        since = np.where(ended & ~working, 1.0 + step + random() * 0.5, since)
         working, left = working ^ ended, np.where(ended, 1.0, left)
     return lasted_us, alone_us
