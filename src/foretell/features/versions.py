@@ -12,4 +12,5 @@ moving code must not discard hours of fitting.
 # 5: the axes that element-wise kernels walk over; gradients of parts and of what was repeated.
 # 6: the variant of an operator; what an Einsum really copies.
 # 7: the bytes that a whole run moves, to half a power of two.
-FEATURES_VERSION = 7
+# 8: the order of the distinct units of a workload, which tables of launches count by.
+FEATURES_VERSION = 8
