@@ -147,6 +147,8 @@ def walk(look: Looking) -> None:
     press(panel, "Serve", ".ft-card")
     look.picture("language-model")
     assert json.loads(save(page, panel, "Download JSON", folder).read_text(encoding="utf-8"))["fits"] is True
+    press(panel, "Where to serve it", "table")
+    look.picture("language-model-where")
 
     page.goto(f"{look.url}/?tab=predict&model=example:resnet50&devices=l4&batch_size=100000&dtype=fp32")
     panel = page.get_by_role("tabpanel").filter(visible=True)

@@ -151,8 +151,11 @@ def test_places_for_a_language_model_say_what_they_cost_and_what_is_excluded(ans
     assert "1 × h200, fp8 !" in page
     assert show.number(serving["usd_per_million_tokens"]["value"]) in page
     assert NASTY not in page
-    nothing = show.show_places({**advice, "choices": []})
+    refused = [{"place": name, "reason": f"{name} has no fp8 units", "kind": "precision"} for name in ("a40", "t4")]
+    nothing = show.show_places({**advice, "choices": [], "refused": refused})
     assert "no place keeps the limits" in nothing
+    assert "excluded: 2 by precision (a40: a40 has no fp8 units)" in nothing
+    nothing = show.show_places({**advice, "choices": []})
     assert "t4" in nothing
 
 

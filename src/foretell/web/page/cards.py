@@ -367,7 +367,7 @@ def _notes(texts: Sequence[str]) -> str:
 
 def _reasons(refused: Sequence[Values]) -> str:
     """What is excluded and why, in one line; all of it is in the JSON."""
-    places = tuple(Refused(refusal["place"], refusal["reason"]) for refusal in refused)
+    places = tuple(Refused(refusal["place"], refusal["reason"], refusal.get("kind", "")) for refusal in refused)
     return _line(Advice((), places).exclusions)
 
 

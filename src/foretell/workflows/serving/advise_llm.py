@@ -138,7 +138,7 @@ class LlmAdvice(Readable):
         return {
             "model": self.model, "input_tokens": self.input_tokens, "output_tokens": self.output_tokens,
             "choices": [choice.to_dict() for choice in self.choices],
-            "refused": [{"place": refused.place, "reason": refused.reason} for refused in self.refused],
+            "refused": [{"place": one.place, "reason": one.reason, "kind": one.kind} for one in self.refused],
         }  # fmt: skip
 
 
