@@ -52,9 +52,16 @@ def test_a_factor_makes_its_kernels_slower_and_no_others():
 
 
 def test_the_interval_is_what_held_out_errors_were():
-    latency = predictor(error=0.3).predict(workload()).latency_ms
-    assert math.log(latency.high / latency.value) == pytest.approx(0.3)
-    assert math.log(latency.value / latency.low) == pytest.approx(0.3)
+    eager = Doubling().predict(workload()).latency_ms
+    wider = math.log(eager.high / eager.value) + 0.1
+    latency = predictor(error=wider).predict(workload()).latency_ms
+    assert math.log(latency.high / latency.value) == pytest.approx(wider)
+    assert math.log(latency.value / latency.low) == pytest.approx(wider)
+
+
+def test_it_is_no_surer_than_eager_mode():
+    eager, latency = Doubling().predict(workload()).latency_ms, predictor(error=0.01).predict(workload()).latency_ms
+    assert latency.high / latency.value == pytest.approx(eager.high / eager.value)
 
 
 def test_the_eager_latency_is_predicted_too_and_energy_follows_the_time():

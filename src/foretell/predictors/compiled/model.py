@@ -3,7 +3,7 @@
 Base times and columns are those of `foretell.predictors.compiled.kernels`. A factor is exp(columns · weights), with one
 weight a column (`foretell.predictors.compiled.fit` fits them). The base times of library kernels come from a predictor
 of eager mode that predicts units. The interval is conformal: the error in log(latency) that nine in ten held-out
-workloads stay below, the same for all workloads.
+workloads stay below, the same for all workloads; where eager mode is less sure, its own width.
 
 Limits: measured on an H200, in inference, on whole devices. Memory and power are those of eager mode. On a slice, the
 gain of compiling is assumed to be the same as on the whole device.
@@ -150,7 +150,8 @@ class CompiledPredictor:
         times_us = self.model.times_us(kernels)
         # on a slice: the compiled latency of the whole device, scaled as eager mode scales to the slice
         value = ms(seconds_from_us(float(times_us.sum()))) * eager.latency_ms.value / full.latency_ms.value
-        spread = math.exp(self.model.error)
+        # what eager mode does not know about the units, compiling does not tell
+        spread = math.exp(max(self.model.error, math.log(full.latency_ms.high / full.latency_ms.value)))
         latency = Estimate(value, value / spread, value * spread)
         latency = latency.at_least(eager.facts.get(LEAST_LATENCY_MS, 0.0))
         notes = (AS_EAGER,) if workload.target.slice is None else (AS_EAGER, ON_A_PART)
