@@ -77,7 +77,7 @@ def read_forwards(store: Path) -> list[Forward]:
 
 
 def read_encoders(store: Path) -> list[Forward]:
-    """The grid of the thesis' nine encoders in fp32, fp16 and NF4 (`lab.campaigns.encoder_grid`), with its totals."""
+    """Nine encoders of the thesis in fp32, fp16 and NF4 (`lab.campaigns.serving.encoder_grid`), with their totals."""
     files = sorted(store.glob("h200/*/encoders*.jsonl.gz"))
     lines = [json.loads(line) for file in files for line in gzip.decompress(file.read_bytes()).splitlines()]
     forwards = []

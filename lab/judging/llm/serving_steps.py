@@ -1,6 +1,6 @@
 """Lab: parts and whole steps of a small paged engine on an H200 that we measured, and what is predicted for them.
 
-Parts (`lab.campaigns.serving_parts`) are judged at shapes that did not teach. Whole steps never teach: they are put
+Parts (`lab.campaigns.serving.measure`) are judged at shapes that did not teach. Whole steps never teach: they are put
 together from parts (``torch`` over a static cache, ``torch-paged`` over pages), and from engines' kernels of public
 tables (``paged``), without any time of a host, since they are replays. A step's memory is the peak of the allocator
 while it runs eagerly.

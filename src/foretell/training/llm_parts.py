@@ -1,6 +1,6 @@
 """Training: fits the kernels of plain torch that we measured on an H200: products, attention, experts, and the rest.
 
-`lab.campaigns.serving_parts` writes a line for each part. A fifth of the shapes, fixed by their hash, only judges.
+`lab.campaigns.serving.measure` writes a line for each part. A fifth of the shapes, fixed by their hash, only judges.
 There are a few hundred rows of each kind, so trees are small; those of attention and experts also see what engines'
 kernels of the same work take (`foretell.predictors.llm.kernels`), and so learn how torch differs from them.
 """

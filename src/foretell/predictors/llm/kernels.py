@@ -7,7 +7,7 @@ The features are sizes, the bound and facts of the device, so that another GPU c
 docs/lab/0037-serving.md. Limits: beyond the measured sizes the ratio stays what it was at the edge.
 
 The framework ``torch`` is our own: kernels of plain torch on an H200, over a static cache (``torch``) or over pages
-(``torch-paged``), measured by `lab.campaigns.serving_parts`. Its trees are separate and small, and know H200 alone.
+(``torch-paged``), measured by `lab.campaigns.serving.measure`. Its trees are separate and small, and know H200 alone.
 """
 
 import io

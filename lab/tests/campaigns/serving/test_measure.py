@@ -2,7 +2,8 @@
 
 import json
 
-from lab.campaigns.serving_parts import _BUILDERS, PRECISIONS, key, parts, step_products, steps
+from lab.campaigns.serving.grid import PRECISIONS, key, parts, step_products, steps
+from lab.campaigns.serving.measure import _BUILDERS
 
 
 def test_parts_are_listed_once_and_in_every_precision() -> None:

@@ -1,6 +1,6 @@
 """Lab: kernels of linear attention (the gated delta rule of Qwen3-Next and Qwen3.5) on a GPU.
 
-    PYTHONPATH=src:out/packages python3 -m lab.campaigns.linear_parts OUT.jsonl --seconds 35
+    PYTHONPATH=src:out/packages python3 -m lab.campaigns.serving.linear_parts OUT.jsonl --seconds 35
 
 The kernels are those of flash-linear-attention (fla-core, MIT), of which vLLM and SGLang carry a copy: chunks of 64
 tokens for prompts, one recurrent kernel for a token of each request, and the short convolution before both. Triton
@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from foretell.units import seconds_from_ms, us
-from lab.campaigns.serving_parts import Part, _captured_ms
+from lab.campaigns.serving.grid import Part
+from lab.campaigns.serving.measure import captured_ms
 
 # (key heads, value heads) of Qwen3-Next and Qwen3.5, whole and split over 2, 4 and 8 GPUs
 HEADS = ((16, 32), (8, 32), (4, 16), (2, 8))
@@ -94,7 +95,7 @@ def measure(part: Part) -> Part:
         copies = 1 if part["part"].endswith("prompt") and part["context"] * part["batch"] > 1024 else _COPIES
         with torch.inference_mode():
             runs = [build(part) for _ in range(copies)]
-            took = _captured_ms(runs, "cuda")
+            took = captured_ms(runs, "cuda")
         return {**part, "us": us(seconds_from_ms(took)) / copies, "copies": copies}
     except Exception as error:  # noqa: BLE001 - a compiler of kernels may raise anything; the line says what
         torch.cuda.synchronize()

@@ -1,6 +1,6 @@
 """Lab: the parts of a serving engine on a GPU (products in every precision, attention, the rest), and whole steps.
 
-    PYTHONPATH=src python -m lab.campaigns.serving_parts OUT.jsonl --seconds 120 [--only steps] [--dry]
+    PYTHONPATH=src python -m lab.campaigns.serving.measure OUT.jsonl --seconds 120 [--only steps] [--dry]
 
 Each part is captured as a CUDA graph and replayed; its time is the median of replays by CUDA events. A decoding step
 reads its weights from memory, not from the cache: so many copies of the operands take turns that they exceed the cache
@@ -11,152 +11,27 @@ with ``TRITON_INTERPRET=1``, and times nothing that counts.
 
 Precisions: ``bf16``, ``fp8`` (`torch._scaled_mm`, per-tensor scales), ``int8`` (`torch._int_mm`), ``int8-weights``
 (`aten._weight_int8pack_mm`) and ``int4-weights`` (`aten._weight_int4pack_mm`, groups of 128); the last two keep
-activations in bf16. Steps are those of `lab.campaigns.serving_engine`, with the peak of the allocator.
+activations in bf16. Steps are those of `lab.campaigns.serving.engine`, with the peak of the allocator.
 """
 
 import argparse
 import gc
-import itertools
 import json
 import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from foretell.units import MIB, mib, ms, seconds_from_ms, us
+from lab.campaigns.serving.grid import Part, dry_parts, key, parts, step_products, steps
 
-PRECISIONS = ("bf16", "fp8", "int8", "int8-weights", "int4-weights")
-ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192)
-# naive kernels of torch: more rows only take time
-_MOST_ROWS = {"bf16": 8192, "fp8": 8192, "int8": 4096, "int8-weights": 32, "int4-weights": 256}
-_LEAST_ROWS = {"int8": 17}  # torch._int_mm refuses fewer
-# (N, K) of the products in published models, whole and split over 2, 4 and 8 GPUs
-WEIGHTS = (
-    (4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (1024, 8192), (10240, 8192), (8192, 8192), (57344, 8192),
-    (8192, 28672), (2560, 8192), (8192, 2048), (14336, 8192), (8192, 7168), (5120, 5120), (27648, 5120), (5120, 13824),
-    (3072, 3072), (16384, 3072), (3072, 8192), (2048, 2048), (11008, 2048), (2048, 5632), (896, 896), (9728, 896),
-    (1536, 8960), (7168, 2048), (4096, 7168), (7168, 18432), (128256, 4096), (151936, 3584), (32000, 4096),
-    (1280, 8192),
-)  # fmt: skip
-# (query heads, key-value heads, head size)
-HEADS = (
-    (32, 8, 128), (32, 32, 128), (64, 8, 128), (8, 1, 128), (16, 2, 128), (28, 4, 128), (40, 40, 128), (24, 8, 128),
-    (14, 2, 64), (16, 16, 64), (12, 12, 64), (16, 8, 256), (71, 1, 64),
-)  # fmt: skip
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-PROMPTS = (128, 256, 512, 1024, 2048, 4096, 8192)
-# (hidden size, experts, chosen, inner size) of published mixtures, whole and split
-MIXTURES = (
-    (4096, 8, 2, 14336), (2048, 60, 4, 1408), (2048, 128, 8, 768), (4096, 128, 8, 1536), (7168, 64, 8, 2048),
-    (4096, 8, 2, 7168), (2048, 64, 6, 1408), (2048, 64, 8, 1024), (4096, 128, 8, 384), (4096, 16, 2, 6400),
-)  # fmt: skip
-WIDTHS = (896, 2048, 3072, 4096, 5120, 8192)
-VOCABULARIES = (32000, 50304, 65024, 100352, 128256, 152064, 201088, 256000)
-STEP_MODELS = (
-    "meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-7B", "mistralai/Mistral-7B-Instruct-v0.3", "meta-llama/Llama-2-7b-hf",
-    "meta-llama/Llama-3.2-3B", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-14B", "Qwen/Qwen3-30B-A3B",
-)  # fmt: skip
-STEP_BATCHES, STEP_CONTEXTS = (1, 3, 8, 16, 40, 64, 128), (128, 500, 1024, 3000, 8192)
-STEP_PROMPTS = ((1, 128), (1, 512), (1, 1500), (1, 4096), (1, 8192), (4, 700), (8, 1024))
 _CACHE_MIB, _TIMES_CACHE, _MOST_COPIES = 50, 4, 64
-_MOST_MIB = 16 * 1024
-_MOST_STEP_CACHE_MIB = 40 * 1024
 _REPLAYS, _LONG_MS, _FEW_REPLAYS = 12, 40.0, 4
-_RESULTS = ("us", "copies", "error", "peak_mib", "weights_mib", "cache_mib", "eager_ms", "allocated_mib")
-
-Part = dict[str, Any]
+_MOST_STEP_CACHE_MIB = 40 * 1024
 Build = Callable[[], Callable[[], Any]]
-
-
-def parts() -> Iterator[Part]:
-    """All parts, each as the settings that a line of the result has."""
-    for n, k in WEIGHTS:
-        for m in ROWS:
-            for precision in PRECISIONS:
-                if _LEAST_ROWS.get(precision, 1) <= m <= _MOST_ROWS[precision]:
-                    yield {"part": "product", "precision": precision, "m": m, "n": n, "k": k}
-    yield from _attentions()
-    for width, experts, top, inner in MIXTURES:
-        for tokens in ROWS:
-            shape = {"hidden": width, "experts": experts, "top": top, "inner": inner}
-            yield {"part": "experts", "precision": "bf16", "tokens": tokens, **shape}
-    for tokens in ROWS:
-        for precision in ("bf16", "fp8"):
-            for width in WIDTHS:
-                yield {"part": "norm", "precision": precision, "tokens": tokens, "width": width}
-                yield {"part": "gate", "precision": precision, "tokens": tokens, "width": 3 * width}
-                if precision == "fp8":
-                    yield {"part": "cast", "precision": precision, "tokens": tokens, "width": width}
-            for heads, kv_heads, size in HEADS:
-                shape = {"heads": heads, "kv_heads": kv_heads, "head_size": size}
-                yield {"part": "rotate", "precision": precision, "tokens": tokens, **shape}
-        if tokens <= 512:
-            for vocabulary in VOCABULARIES:
-                yield {"part": "sample", "precision": "bf16", "tokens": tokens, "vocabulary": vocabulary}
-
-
-def _attentions() -> Iterator[Part]:
-    for heads, kv_heads, size in HEADS:
-        shape = {"heads": heads, "kv_heads": kv_heads, "head_size": size}
-        for batch in BATCHES:
-            for context in CONTEXTS:
-                if batch * context * kv_heads * size * 4 / MIB <= _MOST_MIB / 4:
-                    yield {"part": "decode", "precision": "bf16", "batch": batch, "context": context, **shape}
-                    if heads <= 16 * kv_heads:
-                        for kv in ("bf16", "fp8"):
-                            yield {"part": "paged-decode", "precision": kv, "batch": batch, "context": context, **shape}
-            for prompt in PROMPTS:
-                if batch * prompt <= 32768:
-                    yield {"part": "prefill", "precision": "bf16", "batch": batch, "context": prompt, **shape}
-
-
-def steps() -> Iterator[Part]:
-    """Whole steps, model by model: a model is made once."""
-    for model in STEP_MODELS:
-        for precision in ("bf16", "fp8", "int4-weights"):
-            is_mixture = model.startswith("Qwen/Qwen3")
-            if precision != "bf16" and (is_mixture or "0.5B" in model):
-                continue
-            named = {"part": "step", "model": model, "precision": precision}
-            for batch in STEP_BATCHES:
-                for context in STEP_CONTEXTS:
-                    if precision == "int4-weights" and batch > 16:
-                        continue
-                    for attention, kv in (("sdpa", "bf16"), ("paged", "bf16"), ("paged", "fp8")):
-                        yield {**named, "batch": batch, "context": context, "attention": attention, "kv": kv}
-            if precision != "int4-weights":
-                for batch, prompt in STEP_PROMPTS:
-                    yield {**named, "batch": batch, "prompt": prompt, "attention": "sdpa", "kv": "bf16"}
-
-
-def step_products() -> Iterator[Part]:
-    """The products of the steps of dense models at their own shapes.
-
-    They tell what lies between products, and teach nothing: steps judge shapes that were not seen.
-    """
-    from foretell.predictors.llm.architecture import Dense, GroupedAttention, load_architecture
-
-    listed: dict[str, Part] = {}
-    for model in (load_architecture(name) for name in STEP_MODELS):
-        attention, dense, hidden = model.groups[0].attention, model.groups[0].feed_forward, model.hidden
-        if not isinstance(attention, GroupedAttention) or not isinstance(dense, Dense):
-            continue
-        queries, keys = (heads * attention.head_size for heads in (attention.heads, attention.kv_heads))
-        sizes = ((queries + 2 * keys, hidden), (hidden, queries), (2 * dense.inner, hidden), (hidden, dense.inner))
-        for (n, k), m, precision in itertools.product(sizes, STEP_BATCHES, ("bf16", "fp8", "int4-weights")):
-            if precision == "bf16" or (hidden > 1024 and (precision == "fp8" or m <= 16)):
-                part = {"part": "product", "precision": precision, "m": m, "n": n, "k": k}
-                listed.setdefault(key(part), part)
-    yield from listed.values()
-
-
-def key(part: Part) -> str:
-    """What names a part: its settings, without the result."""
-    return json.dumps({name: value for name, value in sorted(part.items()) if name not in _RESULTS})
 
 
 class Pools:
@@ -195,7 +70,7 @@ def measure(part: Part, pools: Pools) -> Part:
         nbytes, build = _BUILDERS[part["part"]](part, pools)
         copies = max(1, min(_MOST_COPIES, int(_TIMES_CACHE * _CACHE_MIB * MIB / nbytes)))
         runs = [build() for _ in range(copies if pools.device == "cuda" else 1)]
-        took = _captured_ms(runs, pools.device)
+        took = captured_ms(runs, pools.device)
         return {**part, "us": us(seconds_from_ms(took)) / len(runs), "copies": len(runs)}
     except Exception as error:  # noqa: BLE001 - a compiler of kernels may raise anything; the line says what
         if pools.device == "cuda":
@@ -203,7 +78,7 @@ def measure(part: Part, pools: Pools) -> Part:
         return {**part, "error": str(error).splitlines()[0][:200]}
 
 
-def _captured_ms(runs: list[Callable[[], Any]], device: str) -> float:
+def captured_ms(runs: list[Callable[[], Any]], device: str) -> float:
     """The time of all runs one after another, by replays of their capture."""
     import torch
 
@@ -288,7 +163,7 @@ def _paged_decode(part: Part, pools: Pools) -> tuple[int, Build]:
     """The same over pages in random order."""
     import torch
 
-    from lab.campaigns import serving_kernels as kernels
+    from lab.campaigns.serving import kernels
 
     batch, context, size = part["batch"], part["context"], part["head_size"]
     heads, kv_heads, item = part["heads"], part["kv_heads"], 1 if part["precision"] == "fp8" else 2
@@ -309,7 +184,7 @@ def _experts(part: Part, pools: Pools) -> tuple[int, Build]:
     """Experts that a router chooses; inputs are drawn anew, since large ones would let all tokens choose the same."""
     import torch
 
-    from lab.campaigns.serving_engine import Mixture
+    from lab.campaigns.serving.engine import Mixture
 
     hidden, experts, top, inner = (part[name] for name in ("hidden", "experts", "top", "inner"))
     active = min(experts, part["tokens"] * top)
@@ -331,8 +206,8 @@ def _small(part: Part, pools: Pools) -> tuple[int, Build]:
     """
     import torch
 
-    from lab.campaigns import serving_kernels as kernels
-    from lab.campaigns.serving_engine import sample
+    from lab.campaigns.serving import kernels
+    from lab.campaigns.serving.engine import sample
 
     tokens, name = part["tokens"], part["part"]
     written = torch.float8_e4m3fn if part["precision"] == "fp8" else torch.bfloat16
@@ -376,7 +251,7 @@ def measure_step(part: Part, model: Any, weights_mib: float, before_mib: float) 
     """A whole step with its time, and the allocator's peak while it runs eagerly."""
     import torch
 
-    from lab.campaigns.serving_engine import decode_step, prefill_step
+    from lab.campaigns.serving.engine import decode_step, prefill_step
 
     on_gpu = model.device == "cuda"
     try:
@@ -398,7 +273,7 @@ def measure_step(part: Part, model: Any, weights_mib: float, before_mib: float) 
             torch.cuda.synchronize()
             result["eager_ms"] = ms(time.perf_counter() - began)
             result["peak_mib"] = mib(torch.cuda.max_memory_allocated()) - before_mib
-        result["us"] = us(seconds_from_ms(_captured_ms([run], model.device)))
+        result["us"] = us(seconds_from_ms(captured_ms([run], model.device)))
         return {**part, **result, "allocated_mib": empty - before_mib}
     except Exception as error:  # noqa: BLE001 - a compiler of kernels may raise anything; the line says what
         if on_gpu:
@@ -408,7 +283,7 @@ def measure_step(part: Part, model: Any, weights_mib: float, before_mib: float) 
 
 def _fits(part: Part) -> bool:
     """Whether the caches of a step fit the memory that they may take."""
-    from lab.campaigns.serving_engine import SHAPES
+    from lab.campaigns.serving.engine import SHAPES
 
     shape = SHAPES[part["model"]]
     tokens = part["batch"] * part.get("context", part.get("prompt", 0))
@@ -420,7 +295,7 @@ def run_steps(left: list[Part], file: Any, until: float, device: str) -> int:
     """Measure steps, the same time for each model and precision; each model is made once."""
     import torch
 
-    from lab.campaigns.serving_engine import SHAPES, Model
+    from lab.campaigns.serving.engine import SHAPES, Model
 
     kinds = sorted({(part["model"], part["precision"]) for part in left}, key=lambda kind: kind[1])
     count = 0
@@ -473,7 +348,7 @@ def main(argv: list[str] | None = None) -> None:
     device, until = ("cpu" if options.dry else "cuda"), time.monotonic() + options.seconds
     with options.out.open("a") as file:
         for name in ("parts", "steps") if options.only is None else (options.only,):
-            left = [part for part in (_dry(name) if options.dry else listed[name]()) if key(part) not in done]
+            left = [part for part in (dry_parts(name) if options.dry else listed[name]()) if key(part) not in done]
             kinds = [kind for kind in options.kinds.split(",") if kind]
             left = [part for part in left if not kinds or part["part"] in kinds]
             random.Random(0).shuffle(left)
@@ -507,32 +382,6 @@ def read_lines(file: Path) -> list[str]:
     import gzip
 
     return (gzip.decompress(file.read_bytes()).decode() if file.suffix == ".gz" else file.read_text()).splitlines()
-
-
-def _dry(name: str) -> list[Part]:
-    """Small parts of every kind."""
-    if name == "steps":
-        named = [{"part": "step", "model": model, "precision": "bf16"} for model in ("tiny", "tiny-experts")]
-        decoded = [
-            {**one, "batch": 3, "context": 40, "attention": attention, "kv": kv}
-            for one in named
-            for attention, kv in (("sdpa", "bf16"), ("paged", "bf16"), ("paged", "fp8"))
-        ]
-        return decoded + [{**one, "batch": 2, "prompt": 24, "attention": "sdpa", "kv": "bf16"} for one in named]
-    heads = {"heads": 4, "kv_heads": 2, "head_size": 32}
-    made: list[Part] = [
-        {"part": "product", "precision": precision, "m": 32, "n": 64, "k": 128} for precision in PRECISIONS
-    ]
-    made += [{"part": kind, "precision": "bf16", "batch": 2, "context": 32, **heads} for kind in ("decode", "prefill")]
-    made += [{"part": "paged-decode", "precision": kv, "batch": 2, "context": 1024, **heads} for kv in ("bf16", "fp8")]
-    made += [{"part": kind, "precision": "bf16", "tokens": 3, "width": 96} for kind in ("norm", "gate")]
-    made += [{"part": kind, "precision": "fp8", "tokens": 3, "width": 96} for kind in ("norm", "gate", "cast")]
-    made += [{"part": "rotate", "precision": cache, "tokens": 3, **heads} for cache in ("bf16", "fp8")]
-    made.append({"part": "sample", "precision": "bf16", "tokens": 3, "vocabulary": 64})
-    made.append(
-        {"part": "experts", "precision": "bf16", "tokens": 5, "hidden": 64, "experts": 4, "top": 2, "inner": 32}
-    )
-    return made
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Parts of linear attention: each is listed once, with a prompt and a token for every number of heads."""
 
-from lab.campaigns.linear_parts import HEADS, parts
-from lab.campaigns.serving_parts import key
+from lab.campaigns.serving.grid import key
+from lab.campaigns.serving.linear_parts import HEADS, parts
 
 
 def test_parts_are_listed_once_for_every_number_of_heads() -> None:

@@ -1,7 +1,7 @@
 """The grid of encoders: nine of them, every setting once, in every precision."""
 
 from foretell.profiling.workload import parse_spec
-from lab.campaigns.encoder_grid import DTYPES, encoders, settings
+from lab.campaigns.serving.encoder_grid import DTYPES, encoders, settings
 
 
 def test_the_nine_encoders_of_the_thesis_are_listed_once() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from lab.campaigns import serving_kernels as kernels
+from lab.campaigns.serving import kernels
 
 Tensor = Any
 

@@ -1,6 +1,6 @@
 """Lab: a grid of encoders, as chapter 6 of the thesis has it: batch sizes × lengths × fp32, fp16 and 4-bit weights.
 
-    PYTHONPATH=src:out/packages python3 -m lab.campaigns.encoder_grid OUT.jsonl --seconds 45 [--dry]
+    PYTHONPATH=src:out/packages python3 -m lab.campaigns.serving.encoder_grid OUT.jsonl --seconds 45 [--dry]
 
 4-bit is what the thesis used: NF4 weights by bitsandbytes (blocks of 64), which are unpacked to fp16 before each
 product. A forward pass is captured and replayed; memory is the peak of the allocator; power is read while it is
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.profiling.zoos.hf_architectures import architecture
-from lab.campaigns.serving_parts import read_lines
+from lab.campaigns.serving.measure import read_lines
 
 BATCHES, LENGTHS, DTYPES = (1, 4, 16, 64, 256), (16, 64, 128, 384, 512), ("fp32", "fp16", "nf4")
 _MOST_TOKENS = 32768
