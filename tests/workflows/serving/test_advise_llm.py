@@ -1,5 +1,7 @@
 """Advice for a language model: limits are kept, the cheapest comes first, and what is refused has a reason."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from foretell.errors import InputError
@@ -107,3 +109,23 @@ def test_a_limit_that_holds_is_not_broken() -> None:
     assert LlmLimits(100, 10).broken_by(load) is None
     assert "first token" in (LlmLimits(99, 10).broken_by(load) or "")
     assert "a token takes" in (LlmLimits(100, 9).broken_by(load) or "")
+
+
+@pytest.mark.parametrize("limit_ms", [0.5, 1.0, 3.0, 6.5, 47.0, 512.0, 1e6])
+def test_the_largest_number_of_requests_that_keeps_the_limits_is_found(
+    monkeypatch: pytest.MonkeyPatch, limit_ms: float
+) -> None:
+    """With a load whose first token takes a millisecond for each request, every rung of the ladder is known."""
+    from foretell.predictors.llm.serving import Load
+    from foretell.workflows.serving import advise_llm as module
+
+    monkeypatch.setattr(module, "Steps", lambda *_: None)
+    monkeypatch.setattr(module, "steady_load", lambda steps, engine, *rest: Load(float(rest[2]), 1.0, 1.0, 1.0))
+    engine = SimpleNamespace(framework="vllm")
+    search = module._Search(None, (8, 8), LlmLimits(ttft_ms=limit_ms), engine, 0.9)  # type: ignore[arg-type]
+    kept = [clients for clients in module._ladder(300) if clients <= limit_ms]
+    found = search._largest(None, 300)  # type: ignore[arg-type]
+    if kept:
+        assert found == (kept[-1], Load(float(kept[-1]), 1.0, 1.0, 1.0))
+    else:
+        assert found == "the first token comes after 1 ms; the limit is 0.5 ms, with one request at a time"

@@ -307,15 +307,20 @@ class _Search:
     def _largest(self, place: Deployment, most: int) -> tuple[int, Load] | str:
         """The most requests at a time that keep the limits, and their load; or what even one breaks."""
         steps = Steps(place, shipped_kernels(), self.engine.framework)
+        ladder = _ladder(most)
         best: tuple[int, Load] | None = None
-        for clients in _ladder(most):
-            load = steady_load(steps, self.engine, *self.lengths, clients, self.fraction)
+        # more requests are slower: the largest number is tried first, then halves of what is left
+        first, last, middle = 0, len(ladder), len(ladder) - 1
+        while first < last:
+            load = steady_load(steps, self.engine, *self.lengths, ladder[middle], self.fraction)
             broken = self.limits.broken_by(load)
-            if broken is not None:
-                return best or f"{broken}, with one request at a time"
-            best = clients, load
-        assert best is not None
-        return best
+            if broken is None:
+                best, first = (ladder[middle], load), middle + 1
+            else:
+                last = middle
+            middle = (first + last) // 2
+        # without a best, the last that was tried is one request
+        return best or f"{broken}, with one request at a time"
 
     def _rented(
         self, prediction: LlmPrediction, place: Deployment, load: Load, offers: Sequence[Offer]
