@@ -100,7 +100,8 @@ def describe_compiled(
             operators.append(units.operators[position])
     library = CompiledKernels(np.array(base_us), _matrix(rows), tuple(operators))
     bandwidth = bytes_per_s(workload.target.hardware.bandwidth_gb_per_s)
-    traffic = generated(workload.graph, parts, channels_last=channels_last)
+    # a model that lies channels-last already is not copied
+    traffic = generated(workload.graph, parts, channels_last=channels_last and not workload.channels_last)
     own = describe_generated(traffic, half=half, bandwidth=bandwidth)
     return CompiledKernels(
         np.concatenate([library.base_us, own.base_us]),
