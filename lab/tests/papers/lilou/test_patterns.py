@@ -3,7 +3,7 @@ import pytest
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
-from lab.papers.lilou.patterns import COUNT, PATTERNS, joined, left_by_runtime, predicted_kernels, write_file  # noqa: E402
+from lab.papers.lilou.patterns import COUNT, PATTERNS, joined, left_by_runtime, predicted_kernels, write_file
 
 
 @pytest.mark.parametrize("name", ["add-sqrt-div-mul-add", "div-erf-add-mul-mul"])
