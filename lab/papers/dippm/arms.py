@@ -47,7 +47,7 @@ def narrowed(arm: Arm, width: int) -> Arm:
     return replace(arm, recipe=replace(arm.recipe, width=width))
 
 
-Part = Literal["main", "others", "published", "table-4", "narrow", "narrow-tables"]
+Part = Literal["main", "others", "published", "table-4", "narrow", "narrow-tables", "thesis-mlp"]
 
 
 def arms(part: Part) -> list[Arm]:
@@ -56,6 +56,8 @@ def arms(part: Part) -> list[Arm]:
         return _narrow()
     if part == "narrow-tables":
         return _narrow_tables()
+    if part == "thesis-mlp":
+        return [_published_mlp(seed) for seed in range(3)]
     if part == "main":
         return [
             *(_best("dippm", "inference", "architecture", seed, 170) for seed in range(3)),
@@ -110,6 +112,13 @@ def _narrow_tables() -> list[Arm]:
             squares = replace(arm.recipe, loss="mse")
             found.append(replace(arm, name=f"{arm.name} mse", recipe=squares, steps=steps))
     return found
+
+
+def _published_mlp(seed: int) -> Arm:
+    """The MLP of the thesis (section 5.5.5.2): six static features, two layers of 512, raw milliseconds and squares."""
+    trappm = find_recipe("trappm", published=True)
+    recipe = replace(trappm, nodes="none", block="none", embedding="none", loss="mse", patience=1000)
+    return Arm("mlp of the thesis", "training", "random", seed, recipe, 300)
 
 
 def _best(block: str, subset: str, split: str, seed: int, seconds: float) -> Arm:

@@ -4,8 +4,8 @@
 leaves a file with its predictions of the test side and its curve. A fit that was stopped goes on from its checkpoint.
 A cosine ends with the epochs or with the seconds of an arm, whichever is first; the file says which.
 
-A CPU can only fit narrow copies: ``--parts narrow,narrow-tables --width 64 --whole --processes 1``. With ``--whole`` every arm runs all
-of its epochs: what the end of a sitting interrupts is finished by the same command later.
+A CPU can only fit narrow copies: ``--parts narrow,narrow-tables --width 64 --whole --processes 1``. With ``--whole``
+every arm runs all of its epochs: what the end of a sitting interrupts is finished by the same command later.
 """
 
 import argparse

@@ -172,7 +172,7 @@ def rate_ratios(found: Sequence[Convolution], pair: Pair, phase: str, half: bool
     return ratios
 
 
-# what changes with an axis: a larger window has a wider rim, so that the output stays; a stride makes the output smaller
+# what changes with an axis: a larger window has a wider rim, so that the output stays; a stride shrinks the output
 _FOLLOWS: Mapping[str, tuple[str, ...]] = {"kernel": ("padding",), "stride": ("pixels",)}
 
 

@@ -72,25 +72,25 @@ def lines() -> Iterator[str]:
     """The report, line by line."""
     yield "# The U-Net of the thesis' chapter 3, predicted"
     yield (
-        "\nTemperature downscaling: 3 × 96 × 128 in, two pictures out, 3,525,650 trainable parameters and 3,360 others, "
-        "as the thesis counts them (`lab/papers/downscaling/network.py`). foretell was fitted to networks of an H200 "
-        "and, for other GPUs, to public times of single operators; it has never seen this network. The thesis "
+        "\nTemperature downscaling: 3 × 96 × 128 in, two pictures out, 3,525,650 trainable parameters and 3,360 "
+        "others, as the thesis counts them (`lab/papers/downscaling/network.py`). foretell was fitted to networks of "
+        "an H200 and, for other GPUs, to public times of single operators; it has never seen this network. The thesis "
         "measured TensorFlow with its input pipeline. Remade by `python -m lab remake downscaling`."
     )
     yield "\n### Table 3.2: an epoch of 20,496 time steps on one GPU\n"
     yield from _table(["GPU", "batch", "precision", "thesis s", "predicted s", "off %", "thesis W", "predicted W"],
                       _epoch_rows())  # fmt: skip
     yield (
-        "\nThe thesis' watts of an A100 go with a GPU that is busy 22 % of the time, although an epoch takes as long as "
-        "predicted for a busy one: a mean over the four GPUs of its node would read so. Watts are not judged by it."
+        "\nThe thesis' watts of an A100 go with a GPU that is busy 22 % of the time, although an epoch takes as long "
+        "as predicted for a busy one: a mean over the four GPUs of its node would read so. Watts are not judged by it."
     )
     yield "\n### Section 3.4.3: one to four GPUs, mixed precision, 32 items each (data parallel)\n"
     yield from _table(["GPU", "GPUs", "thesis s", "predicted s", "thesis speed-up", "predicted speed-up"], _gpu_rows())
     yield "\n### Section 3.4.5: ten thousand inferences of one picture, one after the other\n"
     yield from _table(["where", "ms", "USD an hour", "USD"], _price_rows())
     yield (
-        "\nThe thesis has 37 ms and 0.301 USD on an A100, 5.15 s and 9.72 USD on a c5.4xlarge: wall-clock of a framework, "
-        "which starts anew. A core of `cpu` is the one in `data-cpu`, not that of a c5.4xlarge; "
+        "\nThe thesis has 37 ms and 0.301 USD on an A100, 5.15 s and 9.72 USD on a c5.4xlarge: wall-clock of a "
+        "framework, which starts anew. A core of `cpu` is the one in `data-cpu`, not that of a c5.4xlarge; "
         "its eight cores are taken to serve eight pictures at a time, each at a core's speed."
     )
 

@@ -1,10 +1,10 @@
 """Lab: the U-Net of chapter 3 (temperature downscaling): ``foretell advise lab/papers/downscaling/network.py:build``.
 
-The thesis shows it as a picture and counts 3,525,650 trainable and 3,360 other parameters; it names 56 filters, inputs of
-96 × 128 × 3 and two outputs of 96 × 128 × 1. The counts leave one network of this kind: two convolutions at the first
-level, one at the next two and at the bottom, transposed convolutions of 2 × 2, two convolutions at each level on the way
-up, a batch norm after each convolution of 3 × 3. Its largest operator is the 112 → 56 convolution at 96 × 128 that the
-thesis takes for its study.
+The thesis shows it as a picture and counts 3,525,650 trainable and 3,360 other parameters; it names 56 filters, inputs
+of 96 × 128 × 3 and two outputs of 96 × 128 × 1. A network of this kind has exactly these counts: two convolutions at
+the first level, one at the next two and at the bottom, transposed convolutions of 2 × 2, two convolutions at each level
+on the way up, a batch norm after each convolution of 3 × 3. Its largest operator is the 112 → 56 convolution at
+96 × 128 that the thesis takes for its study.
 """
 
 from typing import Any

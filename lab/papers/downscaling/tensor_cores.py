@@ -1,4 +1,4 @@
-"""Lab: the share of tensor cores in the time of kernels, by their names: ``python -m lab.papers.downscaling.tensor_cores``.
+"""Lab: tensor cores: their share of the time of kernels, by name: ``python -m lab.papers.downscaling.tensor_cores``.
 
 The thesis (section 3.4.2) has a profiler's "tensor-core utilisation" of training. A name tells whether a kernel uses
 them: cuBLAS and cuDNN write the instruction or the number format into it. Two shares are printed, of the time of all
@@ -121,7 +121,8 @@ def lines(store: Path) -> Iterator[str]:
     yield "| workloads | mode | dtype | number | of all kernels, median % | of contractions, median % |"
     yield "|---|---|---|---:|---:|---:|"
     for (what, mode, dtype), own in sorted(groups.items()):
-        yield f"| {what} | {mode} | {dtype} | {len(own)} | {_middle(own, 'of_all')} | {_middle(own, 'of_contractions')} |"
+        shown = (what, mode, dtype, str(len(own)), _middle(own, "of_all"), _middle(own, "of_contractions"))
+        yield "| " + " | ".join(shown) + " |"
 
 
 def _middle(own: Sequence[Shares], name: str) -> str:

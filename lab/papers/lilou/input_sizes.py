@@ -40,7 +40,7 @@ def side_of(shape: str) -> int | None:
 
 
 def predictions(samples: Sequence[Sample], teaching: Sequence[Sample], log: Callable[[str], None]) -> dict[str, Values]:
-    """Milliseconds by predictor, each by a fit to the other folds; ``teaching`` has more samples, traced benches too."""
+    """Milliseconds by predictor, each by a fit to the other folds; ``teaching`` has traced benches, too."""
     folds, taught = (np.array([fold_of(one.spec) for one in some]) for some in (samples, teaching))
     found = {name: np.full(len(samples), np.nan) for name in (LINEAR, BOOSTED, BY_KERNEL)}
     for fold in range(FOLDS):

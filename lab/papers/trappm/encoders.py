@@ -238,15 +238,21 @@ def fit_step_arm(
 def _encoder_of(
     arm: StepArm, recipe: Recipe, out: Path, rows: Sequence[Labelled], device: str
 ) -> "Encoder | None":  # fmt: skip
-    from lab.papers.graph_networks.training import Encoder
     from lab.papers.trappm.pretraining import random_encoder
 
     if arm.embedding == "zeros":
         return None
     if arm.encoder is None:
         return random_encoder([row.graph for row in rows], replace(recipe, last_relu=False), arm.seed, device)
-    with np.load(out / "encoders" / f"{arm.encoder}.npz", allow_pickle=False) as stored:
-        weights = {name.partition(":")[2]: stored[name] for name in stored.files if name.startswith("weight:")}
+    return read_encoder(out, arm.encoder)
+
+
+def read_encoder(out: Path, name: str) -> "Encoder":
+    """An encoder that `pretrain_arm` wrote."""
+    from lab.papers.graph_networks.training import Encoder
+
+    with np.load(out / "encoders" / f"{name}.npz", allow_pickle=False) as stored:
+        weights = {key.partition(":")[2]: stored[key] for key in stored.files if key.startswith("weight:")}
         return Encoder(weights, bool(stored["last_relu"]), float(stored["loss"]))
 
 

@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from lab.papers.dippm.rate_finder import PUBLISHED, curve, rate_of, suggestion  # noqa: E402
-from small.tiny_workloads import tiny_recipe, tiny_samples  # noqa: E402
+from lab.papers.dippm.rate_finder import PUBLISHED, curve, rate_of, suggestion
+from small.tiny_workloads import tiny_recipe, tiny_samples
 
 
 def test_the_rate_of_the_paper_is_one_of_the_finder():

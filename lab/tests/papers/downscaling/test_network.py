@@ -2,7 +2,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from lab.papers.downscaling.network import OTHERS, TRAINABLE, build  # noqa: E402
+from lab.papers.downscaling.network import OTHERS, TRAINABLE, build
 
 
 def test_it_has_the_parameters_that_the_thesis_counts():
