@@ -88,20 +88,29 @@ class Judged:
     deviation: float
 
 
-def judged_sets(tables: Path, store: Path, cache: Path, log: Log) -> Iterator[Judged]:
-    """Every device, from the cache where there is one."""
-    for name, run in RUNS.items():
-        yield _cached(name, cache, log, partial(_timm, tables / "timm", run, store / "graphs"))
-    for name, device in NEUSIGHT.items():
-        yield _cached(f"{name}, operators", cache, log, partial(_neusight, tables / "neusight", device))
-    for part in SLICES:
-        yield _cached(f"H200 {part}", cache, log, partial(_slices, store, part))
-
-
 Case = tuple[str, Workload, float]  # the group, the workload, and its measured milliseconds
 
 
-def _cached(name: str, cache: Path, log: Log, cases: Callable[[], Iterator[Case]]) -> Judged:
+def judged_sets(tables: Path, store: Path, cache: Path, log: Log) -> Iterator[Judged]:
+    """Every device, from the cache where there is one."""
+    for name, cases in measured_cases(tables, store).items():
+        yield judged_set(name, cases, cache, log)
+
+
+def measured_cases(tables: Path, store: Path) -> dict[str, Callable[[], Iterator[Case]]]:
+    """What was measured on every device, by its name."""
+    return {
+        **{name: partial(_timm, tables / "timm", run, store / "graphs") for name, run in RUNS.items()},
+        **{f"{name}, operators": partial(_neusight, tables / "neusight", name_there)
+           for name, name_there in NEUSIGHT.items()},
+        **{f"H200 {part}": partial(_slices, store, part) for part in SLICES},
+    }  # fmt: skip
+
+
+def judged_set(
+    name: str, cases: Callable[[], Iterator[Case]], cache: Path, log: Log, base: Predictor | None = None
+) -> Judged:
+    """One device, from the cache where there is one; ``base`` is its best predictor unless given."""
     # another fit of the base gives other figures
     fits = [read_shipped(file) for file in ("transfer.json", f"slices-{CONSTANTS_FROM}.json")]
     state = (name, VERSION, FEATURES_VERSION, POOLED_SCHEMA, MODELS, OPERATORS, shipped_index()[CONSTANTS_FROM], fits)
@@ -109,7 +118,7 @@ def _cached(name: str, cache: Path, log: Log, cases: Callable[[], Iterator[Case]
     file = cache / "adapt" / f"{key[:16]}.npz"
     if not file.exists():
         log(f"describing {name}")
-        columns = _described(cases(), log)
+        columns = _described(cases(), log, base)
         written = io.BytesIO()
         np.savez_compressed(written, **columns)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -117,11 +126,11 @@ def _cached(name: str, cache: Path, log: Log, cases: Callable[[], Iterator[Case]
     return _judged(name, np.load(file, allow_pickle=False))
 
 
-def _described(cases: Iterator[Case], log: Log) -> dict[str, Any]:
+def _described(cases: Iterator[Case], log: Log, given: Predictor | None = None) -> dict[str, Any]:
     groups, features, sizes, unit_us, counts, bounds, pooled, measured, predicted = ([] for _ in range(9))
     deviation = 0.0
     for group, workload, measured_ms in cases:
-        predictor = _base(workload)
+        predictor = given or _base(workload)
         try:
             base = base_of(workload, predictor)
         except ForetellError as error:
