@@ -107,7 +107,7 @@ class UnitNetwork:
     @property
     def is_distilled(self) -> bool:
         """Whether it is one network that learned from several, and says itself how far they are apart."""
-        return self.weights["leave"].shape[-1] > _SPREAD
+        return bool(self.weights["leave"].shape[-1] > _SPREAD)
 
     def predict(self, units: Encoded, bound_us: NDArray[np.float64]) -> UnitPredictions:
         """The time of every unit over its bound, and its power."""
@@ -198,10 +198,10 @@ def scaled(
     return np.clip(found, -CLIP_AT, CLIP_AT, out=found)
 
 
-def _silu(values: NDArray[np.float32]) -> NDArray[np.float32]:
+def _silu(values: NDArray[Any]) -> NDArray[np.float32]:
     found = np.exp(-values)
     found += 1.0
-    return np.divide(values, found, out=found)
+    return np.asarray(np.divide(values, found, out=found), np.float32)
 
 
 def _normed(state: NDArray[np.float32]) -> NDArray[np.float32]:
