@@ -85,7 +85,7 @@ def by_family(arms: Sequence[Fitted]) -> dict[str, tuple[int, float, float]]:
         for family, *errors in zip(arm.families, latency.tolist(), memory.tolist(), strict=True):
             found[family].append((errors[0], errors[1]))
     return {
-        family: (len(errors), *np.nanmean(np.array(errors), axis=0).tolist())  # type: ignore[misc]
+        family: (len(errors), *np.nanmean(np.array(errors), axis=0).tolist())
         for family, errors in sorted(found.items(), key=lambda item: -len(item[1]))
         if np.isfinite(np.array(errors)).any(axis=0).all()
     }
