@@ -89,7 +89,7 @@ REMADE = (
     Remade("serving-simulation", "reports/serving-simulation-measured.md",
            (f"lab evaluate serving-simulation {TABLES} --report",), 1),
     Remade("adapt", "reports/adapt.md", (f"lab evaluate adapt {TABLES} --report",), 60),
-    Remade("transfer", "reports/other-gpus.md", (f"lab evaluate transfer --store {TABLES} --report",), 45),
+    Remade("transfer", "reports/other-gpus.md", (f"lab evaluate transfer {TABLES} --report",), 45),
     Remade("few-shot", None, (f"lab.papers.few_shot {TABLES}",)),
     Remade("slices", "reports/slices.md", ("foretell evaluate slices --report",)),
     Remade("occupancy", "reports/occupancy.md", ("foretell evaluate occupancy --report",)),
