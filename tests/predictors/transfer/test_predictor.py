@@ -167,6 +167,28 @@ def test_parts_unlike_anything_on_the_measured_device_are_named_and_widen_the_in
         assert half_width(work) > half_width(there, find_predictor(None, "h200"))
 
 
+def test_a_power_limit_that_was_lowered_slows_what_would_draw_more() -> None:
+    card = find_device("rtx-4090")
+    free = TransferPredictor().predict(workload(card, 4096))
+    before_ms, before_w = free.latency_ms, free.power_w
+    assert before_ms is not None
+    assert before_w is not None
+    earlier_ms = before_ms.value
+    for limit_w in (card.tdp_w, 0.7 * before_w.value, 0.5 * before_w.value, 0.25 * before_w.value):
+        limited = TransferPredictor().predict(workload(replace(card, tdp_w=limit_w, rated_tdp_w=card.tdp_w), 4096))
+        assert limited.latency_ms is not None
+        assert limited.power_w is not None
+        assert limited.power_w.high <= limit_w + 1e-9
+        if limit_w < card.tdp_w:
+            assert limited.latency_ms.value > 1.05 * earlier_ms
+            assert any(f"At {limit_w:.0f} W" in text for text in limited.warnings)
+        earlier_ms = limited.latency_ms.value
+    assert any("nothing that low" in text for text in limited.warnings)
+    raised = TransferPredictor().predict(workload(replace(card, tdp_w=600.0, rated_tdp_w=card.tdp_w), 4096))
+    assert raised.latency_ms == free.latency_ms
+    assert raised.power_w == free.power_w
+
+
 def test_many_are_answered_as_one_by_one_and_the_network_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     names, batches = ("a100", "t4", "l4", "h100-sxm"), (3, 700)
     works = [workload(find_device(name), batch) for name in names for batch in batches]

@@ -7,6 +7,8 @@ GPU's architecture was in the public measurements, the first is wider. What the 
 one doubts too: the interval there is a third part of the width, and a warning names the parts of a workload that are
 unlike anything measured there.
 
+A power limit that the user lowered slows what would draw more (`foretell.predictors.transfer.clock.limited_share`).
+
 Power: the load and the clock say which share of the power limit arithmetic needs; a byte takes as much energy as on the
 measured device; the power at rest is the roofline's share of the limit. Memory is the roofline's.
 """
@@ -38,7 +40,7 @@ from foretell.predictors.roofline import (
     analytic_prediction,
     peak_memory_mib,
 )
-from foretell.predictors.transfer.clock import base_share, squared_voltage
+from foretell.predictors.transfer.clock import base_share, limited_share, squared_voltage
 from foretell.predictors.transfer.model import Places, TransferModel, UnitWork, shipped_numbers
 from foretell.predictors.unit.model import WorkloadPrediction
 from foretell.predictors.unit.predictor import doubts, operator_shares, shipped
@@ -131,7 +133,7 @@ class TransferPredictor:
         latency_ms = ms(seconds_from_us(float(there.times_us.sum())))
         width = math.exp(math.hypot(self._half_width(device, there.times_us), source.half_width))
         latency = Estimate(latency_ms, latency_ms / width, latency_ms * width).at_least(base.facts[LEAST_LATENCY_MS])
-        power = _power(workload, asked.units, there)
+        latency, power, notes = _limited(device, latency, _power(workload, asked.units, there))
         seconds = (seconds_from_ms(time_ms) for time_ms in (latency.value, latency.low, latency.high))
         energy = (time_s * watts for time_s, watts in zip(seconds, (power.value, power.low, power.high), strict=True))
         answer = replace(
@@ -145,6 +147,7 @@ class TransferPredictor:
             warnings=(
                 extrapolated(device),
                 *_throttling(workload, there),
+                *notes,
                 *base.warnings,
                 *doubts(
                     source.reach, source.distinct, source.prediction, there.times_us[source.distinct.first], "an H200"
@@ -216,26 +219,52 @@ def _throttling(workload: Workload, there: _There) -> tuple[str, ...]:
     device = workload.target.device
     return (
         f"{device.id} cannot hold its boost clock under this load: about {share * (device.boost_clock_mhz or 0.0):.0f} "
-        f"of {device.boost_clock_mhz:.0f} MHz at its {device.tdp_w:.0f} W.",
+        f"of {device.boost_clock_mhz:.0f} MHz at its {device.rated_tdp_w or device.tdp_w:.0f} W.",
     )
 
 
 _FULL_CLOCK = 0.95
+_BELOW_LIMIT = 0.85  # of the limit: who is held down by it draws as much or more, on average
+_LEAST_JUDGED = 0.35  # of the maker's power limit: nothing below was held against measurements
+
+
+def _limited(device: Device, latency: Estimate, power: Estimate) -> tuple[Estimate, Estimate, tuple[str, ...]]:
+    """Latency and power under a limit that the user lowered below the maker's, and what is to say about it."""
+    rated_w, limit_w = device.rated_tdp_w, device.tdp_w
+    if rated_w is None or limit_w >= rated_w:
+        return latency, power, ()
+    shares = [limited_share(watts, limit_w, rated_w) for watts in (power.value, power.low, power.high)]
+    slower = Estimate(latency.value / shares[0], latency.low / shares[1], latency.high / shares[2])
+    least_w = min(power.low, _BELOW_LIMIT * limit_w)
+    capped = Estimate(min(power.value, limit_w), least_w, min(power.high, limit_w))
+    notes = []
+    if shares[0] < 1.0:
+        notes.append(
+            f"At {limit_w:.0f} W instead of {rated_w:.0f} W {device.id} keeps about {shares[0]:.0%} of its clock: this "
+            f"would draw about {power.value:.0f} W. The rule was held against four other GPUs with lowered limits."
+        )
+    if limit_w < _LEAST_JUDGED * rated_w:
+        notes.append(
+            f"A limit of {limit_w:.0f} W is {limit_w / rated_w:.0%} of the maker's: nothing that low was held against "
+            "measurements, and the time may be far off. For another card with its own limit state its base clock."
+        )
+    return slower, capped, tuple(notes)
 
 
 def _power(workload: Workload, units: Units, there: _There) -> Estimate:
     """At the power limit where the limit holds the clock down; else by load and traffic."""
     device, hardware = workload.target.device, workload.target.hardware
+    tdp_w = device.rated_tdp_w or device.tdp_w
     at_limit, held = squared_voltage(np.array([base_share(device), there.clock_share])).tolist()
     arithmetic = there.load * held / (base_share(device) * at_limit)
     traffic_us = np.exp2(units.features[:, _MEMORY].astype(np.float64)).sum()
     traffic = float(traffic_us / there.times_us.sum()) * hardware.bandwidth_gb_per_s / device.bandwidth_gb_per_s
     # a byte takes as much energy as on the measured device, where the slope comes from
     source = find_device(CONSTANTS_FROM)
-    bytes_per_watt = device.bandwidth_gb_per_s / device.tdp_w / (source.bandwidth_gb_per_s / source.tdp_w)
+    bytes_per_watt = device.bandwidth_gb_per_s / tdp_w / (source.bandwidth_gb_per_s / source.tdp_w)
     busy = min(1.0, arithmetic + MEMORY_POWER_SLOPE * bytes_per_watt * traffic)
-    power_w = device.tdp_w * (BASE_SHARE_OF_TDP + (1 - BASE_SHARE_OF_TDP) * busy)
-    return Estimate(power_w, power_w * POWER_LOW, min(power_w * POWER_HIGH, device.tdp_w))
+    power_w = tdp_w * (BASE_SHARE_OF_TDP + (1 - BASE_SHARE_OF_TDP) * busy)
+    return Estimate(power_w, power_w * POWER_LOW, min(power_w * POWER_HIGH, tdp_w))
 
 
 def on_source(workload: Workload) -> OnSource:
