@@ -68,8 +68,8 @@ REMADE = (
     Remade("collectives", "reports/collectives.md", (f"lab evaluate collectives {TABLES} --report",), 1),
     Remade("serving-simulation", "reports/serving-simulation-measured.md",
            (f"lab evaluate serving-simulation {TABLES} --report",), 1),
-    Remade("adapt", "reports/adapt.md", (f"lab evaluate adapt {TABLES} --report",), 60),
-    Remade("transfer", "reports/other-gpus.md", (f"lab evaluate transfer {TABLES} --report",), 45),
+    Remade("adapt", "reports/adapt.md", (f"lab evaluate adapt {TABLES} --report",), 8),
+    Remade("transfer", "reports/other-gpus.md", (f"lab evaluate transfer {TABLES} --report",), 2),
     Remade("few-shot", None, (f"lab.papers.few_shot {TABLES}",)),
 )  # fmt: skip
 
