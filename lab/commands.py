@@ -30,8 +30,8 @@ ALONE = {
     "adapt": "lab.adapt.judge",
     "transfer": "lab.transfer.judge",
 }
-# judged by public tables, whose folder follows the name; adapt needs a store as well
-FROM_TABLES = ("collectives", "llm", "llm-trees", "serving-simulation", "adapt")
+# judged by public tables, whose folder follows the name; adapt and transfer need graphs of the store as well
+FROM_TABLES = ("collectives", "llm", "llm-trees", "serving-simulation", "adapt", "transfer")
 
 
 @click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -48,6 +48,7 @@ app.add_command(collect.run, "collect")
 
 @app.command()
 @click.argument("network", help="dippm, trappm, gcn, gat, gin, nnlqp, brp-nas or mlp; or transfer.")
+@click.argument("tables", type=options.PATH, required=False, help="For transfer: the folder of public tables.")
 @options.store_folder
 @options.fitted_device
 @click.option("--out", type=options.PATH, default=Path("out/trained"), help="Folder of the fitted network.")
@@ -57,6 +58,7 @@ app.add_command(collect.run, "collect")
 @click.option("--start", type=options.PATH, help="Start from this FILE.onnx, to transfer it to another device.")
 def fit(
     network: str,
+    tables: Path | None,
     store: Path,
     device: str,
     out: Path,
@@ -67,12 +69,14 @@ def fit(
 ) -> None:
     """Fit a graph network of a paper to all measurements of a device, and write it as ONNX.
 
-    transfer is fitted to public tables of many GPUs: --store names their folder.
+    transfer is fitted to public tables of many GPUs, and takes graphs of networks from --store.
     """
     if network == "transfer":
         from lab.transfer import judge
 
-        judge.evaluate(store, device, cache, log=_log, folder=out)
+        if tables is None or not tables.is_dir():
+            raise InputError("transfer is fitted to public tables: give their folder after the name.")
+        judge.evaluate(store, device, cache, tables=tables, log=_log, folder=out)
         return
     from lab.judging.graph_fits import MODES
     from lab.judging.graph_serving import train_graph_network
@@ -137,8 +141,8 @@ def predict(file: Path, model: str, batch_size: int, dtype: str, mode: str, devi
     required=True,
     metavar="PREDICTOR…",
     help="dippm, gcn, gat, gin, trappm, nnlqp, brp-nas, mlp, linear, gradient-boosting, and the product's; "
-    "alone: lilou-partitioner, lilou-analyser, dnn-occu, flattened, sharing, mixes, transfer; with TABLES: "
-    "collectives, llm, llm-trees, serving-simulation, adapt.",
+    "alone: lilou-partitioner, lilou-analyser, dnn-occu, flattened, sharing, mixes; with TABLES: "
+    "collectives, llm, llm-trees, serving-simulation, adapt, transfer.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")
@@ -178,7 +182,7 @@ def evaluate(
         if len(folders) != 1 or not Path(folders[0]).is_dir():
             raise InputError(f"{name} is judged by public tables: give their folder after the name.")
         predictors, tables_folder = (name,), Path(folders[0])
-        if name in ("adapt", "llm-trees"):
+        if name in ("adapt", "llm-trees", "transfer"):
             further["tables"] = tables_folder
         else:
             store = tables_folder

@@ -26,10 +26,6 @@ from foretell.errors import ForetellError
 from foretell.features.pooled import POOLED_SCHEMA, Setting, pool
 from foretell.features.versions import FEATURES_VERSION
 from foretell.files import write_whole
-from foretell.graph import Graph, Node, Tensor
-from foretell.graph.ir.node import Attribute
-from foretell.graph.ir.passes import autocast, normalise
-from foretell.graph.ir.tensor import TensorKind
 from foretell.optional import require
 from foretell.predictors import best_predictor, find_predictor
 from foretell.predictors.adapted.base import base_of
@@ -39,26 +35,14 @@ from foretell.predictors.protocol import Predictor
 from foretell.predictors.roofline import CONSTANTS_FROM
 from foretell.predictors.slices.model import on_slices
 from foretell.records import Target, Workload
-from foretell.training.examples.graphs import GraphKey, read_graphs, stored_keys
+from foretell.training.examples.graphs import GraphKey, read_graphs
 from foretell.training.examples.workloads import workload_of
+from lab.transfer.networks import MODELS, Run, workloads
+from lab.transfer.tables import NEUSIGHT_SIZES, neusight_graph
 
-VERSION = 2
-MODELS = 250  # of each of timm's runs, some at random
+VERSION = 3
 OPERATORS = 700  # of each of NeuSight's devices
 Log = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Run:
-    """One of timm's published runs."""
-
-    device: str
-    file: str
-    run: str
-    mode: str = "inference"
-    channels_last: bool = False
-    as_it_ran: bool = False  # described with autocast, not as a model cast to fp16
-    models: int = MODELS
 
 
 # of the same software; in the newer run of the 4090 models were re-parameterised before they were measured
@@ -86,8 +70,6 @@ NEUSIGHT = {
 }  # fmt: skip
 SLICES = ("mps:10", "mps:20", "mps:70")
 _OVER_LAUNCH = 5.0
-_UNARY = {"gelu": "Gelu", "relu": "Relu", "tanh": "Tanh"}
-_BINARY = {"add": "Add", "mul": "Mul", "div": "Div", "pow": "Pow"}
 
 
 @dataclass(frozen=True)
@@ -206,37 +188,8 @@ def _base(workload: Workload) -> Predictor:
 
 
 def _timm(tables: Path, run: Run, graphs: Path) -> Iterator[Case]:
-    table = require("pandas", extra="pandas", purpose="Reading tables").read_parquet(tables / f"{run.file}.parquet")
-    table = table[table["run"] == run.run].rename(columns=lambda name: name.removeprefix("infer_"))
-    table = table.rename(columns=lambda name: name.removeprefix("train_"))
-    known = stored_keys(graphs)
-    rows: dict[GraphKey, Any] = {}
-    for row in table.sample(len(table), random_state=1).itertuples():
-        size = int(row.img_size)
-        key = GraphKey(f"timm:{str(row.model).partition('.')[0]}", (3, size, size), run.mode)
-        if key in known and key not in rows and len(rows) < run.models:
-            rows[key] = row
-    target = Target(find_device(run.device))
-    for key, _, graph in read_graphs(graphs, list(rows)):
-        scaled = normalise(graph).with_batch(int(rows[key].batch_size))
-        if run.mode == "training":
-            workload = Workload(scaled, target, "fp16", run.mode, "sgd", run.channels_last)
-        else:
-            cast = _as_it_ran(scaled) if run.as_it_ran else scaled.with_dtype("fp16")
-            workload = Workload(cast, target, "fp16", run.mode, None, run.channels_last)
-        yield architecture_of(key.spec), workload, float(rows[key].step_time)
-
-
-def _as_it_ran(graph: Graph) -> Graph:
-    """The graph under autocast. A batch norm keeps its statistics in fp32; H200's network knows it in one precision."""
-    cast = autocast(graph, "fp16")
-    tensors = dict(cast.tensors)
-    for node in cast.nodes:
-        if node.op == "BatchNormalization" and tensors[node.outputs[0]].dtype == "fp16":
-            for name in node.inputs[1:]:
-                if name and tensors[name].dtype == "fp32":
-                    tensors[name] = replace(tensors[name], dtype="fp16")
-    return replace(cast, tensors=tensors)
+    for _, spec, workload, measured_ms in workloads(tables, graphs, (run,)):
+        yield architecture_of(spec), workload, measured_ms
 
 
 def _neusight(tables: Path, name: str) -> Iterator[Case]:
@@ -248,59 +201,11 @@ def _neusight(tables: Path, name: str) -> Iterator[Case]:
     # as many of each operator, so that elementwise ones do not crowd out products
     each = OPERATORS // table["OPName"].nunique()
     for operator, rows in table.groupby("OPName"):
-        for row in rows.sample(min(each, len(rows)), random_state=1).itertuples():
-            graph = _operator(str(operator), row)
-            if graph is not None:
-                shape = "-".join(map(str, graph.tensors["y"].shape))
-                yield f"{operator} {shape}", Workload(graph, target, "fp32"), float(row.Latency)
-
-
-def _operator(name: str, row: Any) -> Graph | None:
-    """The graph of one of NeuSight's operators; None for what has no single node here (backward of convolutions)."""
-    tensors: dict[str, Tensor] = {}
-
-    def tensor(called: str, shape: tuple[int, ...], kind: TensorKind = "input") -> str:
-        tensors[called] = Tensor(called, shape, dtype="fp32", kind=kind)
-        return called
-
-    size = int(row.B)
-    inputs: tuple[str, ...]
-    attributes: dict[str, Attribute]
-    if name in ("bmm", "linear"):
-        m, n, k = int(row.M), int(row.N), int(row.K)
-        if name == "bmm":
-            node = Node("y", "MatMul", (tensor("x", (size, m, k)), tensor("w", (size, k, n))), ("y",))
-            tensor("y", (size, m, n), "activation")
-        else:
-            node = Node("y", "Gemm", (tensor("x", (size * m, k)), tensor("w", (k, n), "parameter")), ("y",))
-            tensor("y", (size * m, n), "activation")
-    elif name == "conv":
-        side, kernel = int(row.Input_Size), int(row.Kernel_Szie)
-        stride, padding = int(row.Stride), int(row.Padding)
-        out = (side + 2 * padding - kernel) // stride + 1
-        channels, outputs = int(row.Input_Channel), int(row.Output_Channel)
-        attributes = {"kernel_shape": (kernel, kernel), "strides": (stride, stride), "pads": (padding,) * 4}
-        inputs = (
-            tensor("x", (size, channels, side, side)),
-            tensor("w", (outputs, channels, kernel, kernel), "parameter"),
-        )
-        node = Node("y", "Conv", inputs, ("y",), attributes)
-        tensor("y", (size, outputs, out, out), "activation")
-    else:
-        shape = (size, int(row.H))
-        inputs = (tensor("x", shape),)
-        if name in _BINARY:
-            inputs += (tensor("w", shape),)
-        elif name.removesuffix("u") in _BINARY:  # one operand is a number
-            inputs += (tensor("w", (), "constant"),)
-        elif name == "ln":
-            inputs += (tensor("w", shape[1:], "parameter"), tensor("b", shape[1:], "parameter"))
-        operator = {"ln": "LayerNormalization", "softmax": "Softmax", **_UNARY, **_BINARY}
-        attributes = {"axis": -1} if name in ("ln", "softmax") else {}
-        node = Node("y", operator[name if name in operator else name.removesuffix("u")], inputs, ("y",), attributes)
-        tensor("y", shape, "activation")
-    leaves = [called for called in node.inputs if tensors[called].kind == "input"]
-    return Graph.build(name, [node], tensors, leaves, ["y"])
+        sizes = NEUSIGHT_SIZES.get(str(operator), ("B", "H"))
+        for row in rows.sample(min(each, len(rows)), random_state=1).to_dict("records"):
+            graph = neusight_graph(str(operator), {size: row[size] for size in sizes})
+            shape = "-".join(map(str, graph.tensors["y"].shape))
+            yield f"{operator} {shape}", Workload(graph, target, "fp32"), float(row["Latency"])
 
 
 def _slices(store: Path, text: str) -> Iterator[Case]:

@@ -5,15 +5,13 @@ One row a distinct unit of a workload. Rows of one measurement lie together; ``f
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
 
 from foretell.devices import find_device
-from foretell.errors import ForetellError
 from foretell.features import COLUMNS, extract_units
 from foretell.features.versions import FEATURES_VERSION
 from foretell.predictors.fitted_files import best_fitted
@@ -21,20 +19,20 @@ from foretell.predictors.roofline import CONSTANTS_FROM
 from foretell.predictors.transfer.predictor import on_source
 from foretell.predictors.unit.predictor import shipped
 from foretell.records import Target, Workload
-from foretell.workflows.workload import load_graph, read_configuration
+from foretell.units import seconds_from_ms, us
+from lab.transfer.networks import Run, workloads
 from lab.transfer.tables import operators
 
-RUNS = (  # device, file, run of timm's results, mode, channels last
-    ("rtx-3090", "infer_rtx3090", "infer-amp-nchw-pt240-cu124-rtx3090", "inference", False),
-    ("rtx-3090", "infer_rtx3090", "infer-amp-nhwc-pt240-cu124-rtx3090", "inference", True),
-    ("rtx-4090", "infer_rtx4090", "infer-amp-nchw-pt291-cu128-4090", "inference", False),
-    ("rtx-4090", "infer_rtx4090", "infer-amp-nhwc-pt240-cu124-rtx4090", "inference", True),
-    ("rtx-3090", "train_rtx3090", "train-amp-nchw-pt112-cu113-rtx3090", "training", False),
-    ("rtx-3090", "train_rtx3090", "train-amp-nhwc-pt112-cu113-rtx3090", "training", True),
+RUNS = (
+    Run("rtx-3090", "infer_rtx3090", "infer-amp-nchw-pt240-cu124-rtx3090"),
+    Run("rtx-3090", "infer_rtx3090", "infer-amp-nhwc-pt240-cu124-rtx3090", channels_last=True),
+    Run("rtx-4090", "infer_rtx4090", "infer-amp-nchw-pt240-cu124-rtx4090"),
+    Run("rtx-4090", "infer_rtx4090", "infer-amp-nhwc-pt240-cu124-rtx4090", channels_last=True),
+    Run("rtx-3090", "train_rtx3090", "train-amp-nchw-pt112-cu113-rtx3090", "training"),
+    Run("rtx-3090", "train_rtx3090", "train-amp-nhwc-pt112-cu113-rtx3090", "training", channels_last=True),
 )
-VERSION = 2  # raise it when examples of the same tables change
+VERSION = 3  # raise it when examples of the same tables change
 OWN = ("compute_us", "memory_us")  # at the peaks of the device
-Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -117,41 +115,23 @@ def _operators(tables: Path) -> Iterator[tuple[str, str, str, float, Workload]]:
         yield each.device, each.source, f"{each.graph.nodes[0].op} {shapes}", each.measured_us, work
 
 
-def _networks(tables: Path, models: int, log: Log) -> Iterator[tuple[str, str, str, float, Workload]]:
-    runs = {}
-    for device, file, run, mode, channels_last in RUNS:
-        table = pd.read_parquet(tables / "timm" / f"{file}.parquet")
-        table = table[table["run"] == run].drop_duplicates("model").set_index("model")
-        runs[device, mode, channels_last] = table.rename(columns=lambda name: name.partition("_")[2] or name)
-    common = sorted(set.intersection(*(set(table.index) for table in runs.values())))
-    for model in np.random.default_rng(1).permutation(common)[:models]:
-        for (device, mode, channels_last), table in runs.items():
-            row = table.loc[model]
-            size, batch = int(row["img_size"]), int(row["batch_size"])
-            try:
-                asked = read_configuration(
-                    device=device, batch_size=batch, dtype="fp16", mode=mode, channels_last=channels_last
-                )
-                graph = load_graph(f"timm:{model}", mode=mode, input_shape=(3, size, size))
-                work = asked.workload(graph)
-            except (ForetellError, RuntimeError) as error:  # timm of today has not every model of then
-                log(f"left out {model}: {str(error)[:100]}")
-                break
-            kind = f"timm {mode}{' channels-last' if channels_last else ''}"
-            yield device, kind, str(model), 1e3 * float(row["step_time"]), work
-        log(str(model))
+def _networks(tables: Path, graphs: Path, models: int) -> Iterator[tuple[str, str, str, float, Workload]]:
+    runs = [replace(run, models=models) for run in RUNS]
+    for run, spec, work, measured_ms in workloads(tables / "timm", graphs, runs):
+        kind = f"timm {run.mode}{' channels-last' if run.channels_last else ''}"
+        yield run.device, kind, spec, us(seconds_from_ms(measured_ms)), work
 
 
-def read_examples(tables: Path, cache: Path, *, models: int = 0, log: Log = print) -> Examples:
-    """Operators of the public tables, or networks where ``models`` is their number; kept in the folder ``cache``."""
+def read_examples(tables: Path, cache: Path, *, graphs: Path | None = None, models: int = 0) -> Examples:
+    """Operators of the public tables, or ``models`` networks of each run by their ``graphs``; kept in ``cache``."""
     fitted = shipped(CONSTANTS_FROM, best_fitted(CONSTANTS_FROM) or "").card
     state = json.dumps([VERSION, FEATURES_VERSION, models, fitted], sort_keys=True, default=str)
     file = (
         cache
-        / f"transfer-{'networks' if models else 'operators'}-{hashlib.sha256(state.encode()).hexdigest()[:12]}.npz"
+        / f"transfer-{'networks' if graphs else 'operators'}-{hashlib.sha256(state.encode()).hexdigest()[:12]}.npz"
     )
     if not file.is_file():
-        found = collected(_networks(tables, models, log) if models else _operators(tables))
+        found = collected(_networks(tables, graphs, models) if graphs else _operators(tables))
         cache.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(file, **{name: getattr(found, name) for name in Examples.__dataclass_fields__})
     with np.load(file, allow_pickle=False) as data:

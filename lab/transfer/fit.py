@@ -8,10 +8,10 @@ measurements do not determine stays where it started.
 aiconfigurator measured an H200 too, with other libraries than ours: its own time of a shape there is the start, so that
 the numbers learn what another GPU changes and not what another library does.
 
-    python -m lab fit transfer --store TABLES
+    python -m lab fit transfer TABLES
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from foretell.predictors.transfer.model import (
 from foretell.records import Target
 from lab.transfer.examples import Examples, joined, read_examples
 
-MODELS = 70  # of timm's table
+MODELS = 150  # of each of timm's runs
 START = TransferModel(
     {"stacked": 0.9, "stacked, old": 0.78, "checked": 0.78, "plain": 0.92}, 1.2, 0.8, 0.9,
     dict.fromkeys(CLASSES, 0.0), {},
@@ -89,14 +89,14 @@ def from_known(examples: Examples) -> Examples:
     return replace(examples, h200_us=times)
 
 
-def read(tables: Path, cache: Path, log: Callable[[str], None], models: int = MODELS) -> tuple[Examples, Examples]:
+def read(tables: Path, store: Path, cache: Path, models: int = MODELS) -> tuple[Examples, Examples]:
     """Operators and networks of all GPUs but the measured one: with the network's times there, and with known ones."""
-    operators = read_examples(tables, cache, log=log)
+    operators = read_examples(tables, cache)
     known = from_known(operators)
     is_attention = np.char.startswith(operators.name.astype(str), "Attention")
     keep = ~is_attention | (known.h200_us[known.first[:-1]] >= _LEAST_ATTENTION_US)
     keep &= operators.device != CONSTANTS_FROM
-    networks = read_examples(tables, cache, models=models, log=log)
+    networks = read_examples(tables, cache, graphs=store / "graphs", models=models)
     return joined(operators.at(keep), networks), joined(known.at(keep), networks)
 
 

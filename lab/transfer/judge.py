@@ -5,7 +5,7 @@ leaves out whole generations. Beside it: the rule without fitted numbers (``docs
 roofline. Networks have a row each run. For pairs of GPUs that ran the same shapes or models, the error of the ratio
 between them stands beside that of the best constant ratio, which has seen the pair.
 
-    python -m lab evaluate transfer --store TABLES --report
+    python -m lab evaluate transfer TABLES --report
 """
 
 from collections.abc import Callable, Mapping
@@ -143,11 +143,12 @@ def coverage(examples: Examples, rest: Values) -> NDArray[np.bool_]:
 
 
 def evaluate(
-    store: Path, device: str, cache: Path, *, log: Log = lambda _: None, folder: Path | None = None, **_: object
-) -> list[Comparison]:
-    """All tables; ``store`` is the folder of public tables. Where a ``folder`` is given, the fit is written there."""
+    store: Path, device: str, cache: Path, *, tables: Path, log: Log = lambda _: None, folder: Path | None = None,
+    **_: object,
+) -> list[Comparison]:  # fmt: skip
+    """All tables; ``tables`` is the folder of public ones. Where a ``folder`` is given, the fit is written there."""
     del device
-    examples, known = read(store, cache, log)
+    examples, known = read(tables, store, cache)
     names = {each: (each,) for each in np.unique(examples.device) if each not in A100S} | {"A100s": A100S}
     told, from_known = left_out(examples, known, names, log)
     kinds, network, measured = kinds_of(examples), _is_network(examples), examples.measured_us
@@ -276,7 +277,7 @@ def write_report(tables: list[Comparison], folder: Path) -> Path:
         "told by numbers that were fitted without it.** Mean errors; *unfitted* is the rule before anything was "
         "fitted, *from a known H200* starts from a measured time on an H200 where a table has one. Intervals have "
         "their widths from the other devices. Attention below 60 µs on an H200 is left out: serving frameworks do "
-        "more there than the attention. Remade by `python -m lab evaluate transfer --store TABLES --report` "
+        "more there than the attention. Remade by `python -m lab evaluate transfer TABLES --report` "
         "([what was tried](../docs/lab/0035-transfer.md))."
     )
     file = folder / "other-gpus.md"

@@ -25,6 +25,10 @@ NEUSIGHT = {
     "Tesla P4": "p4", "Tesla P100-PCIE-16GB": "p100", "Tesla V100-PCIE-32GB": "v100-pcie-32gb", "Tesla T4": "t4",
     "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb",
 }  # fmt: skip
+NEUSIGHT_SIZES = {
+    "bmm": ("B", "M", "N", "K"), "linear": ("B", "M", "N", "K"),
+    "conv": ("B", "Input_Channel", "Output_Channel", "Input_Size"),
+}  # fmt: skip
 AICONFIGURATOR = {
     "a100_sxm": "a100-sxm-80gb", "b200_sxm": "b200", "h100_sxm": "h100-sxm", "h200_sxm": "h200", "l40s": "l40s",
 }  # fmt: skip
@@ -94,7 +98,8 @@ def _attention(batch: int, heads: int, groups: int, queries: int, keys: int, siz
     return _one("Attention", inputs, query, dtype, {"is_causal": 1} if queries > 1 else {})
 
 
-def _neusight_graph(op: str, row: Mapping[str, float]) -> Graph:
+def neusight_graph(op: str, row: Mapping[str, float]) -> Graph:
+    """One of NeuSight's operators; ``row`` has its sizes."""
     size = {name: int(value) for name, value in row.items()}
     if op in _ELEMENTWISE:
         return elementwise(*_ELEMENTWISE[op], (size["B"], size["H"]), "fp32")
@@ -102,7 +107,8 @@ def _neusight_graph(op: str, row: Mapping[str, float]) -> Graph:
         return _one("Softmax", {"x": ((size["B"], size["H"]), "input")}, (size["B"], size["H"]), "fp32", {"axis": -1})
     if op == "ln":
         return _norm(size["B"], size["H"], "fp32")
-    if op == "linear":  # N is what is summed over: its grids cover M × K
+    # N is what is summed over: the grids of their kernels cover M × K, as the table's columns of grids show
+    if op == "linear":
         return product(size["M"], size["N"], size["K"], "fp32", bias=True)
     if op == "bmm":
         batch, m, n, k = (size[name] for name in "BMNK")
@@ -119,15 +125,14 @@ def _neusight(tables: Path, shapes: int) -> Iterator[Operator]:
     table = pd.read_parquet(tables / "neusight" / "ops.parquet")
     table = table[table["Latency"] < _LONGEST_MS]
     for op, rows in table.groupby("OPName"):
-        keys = ["B", "Input_Channel", "Output_Channel", "Input_Size"] if op == "conv" else ["B", "M", "N", "K"]
-        keys = keys if op in ("conv", "bmm", "linear") else ["B", "H"]
+        keys = list(NEUSIGHT_SIZES.get(str(op), ("B", "H")))
         times = rows.groupby([*keys, "Device"])["Latency"].median().unstack()
         enough = times > _ABOVE_LAUNCH * times.quantile(0.02)
         # some of each size: a draw from all would be of the shortest
         order = times[enough.sum(axis=1) > 1].median(axis=1)
         chosen = _spread(np.log(order.to_numpy()), shapes if op in ("linear", "bmm", "conv") else shapes // 3)
         for index in order.index[chosen]:
-            graph = _neusight_graph(str(op), dict(zip(keys, index, strict=True)))
+            graph = neusight_graph(str(op), dict(zip(keys, index, strict=True)))
             for device in times.columns:
                 if enough.loc[index, device]:
                     yield Operator(NEUSIGHT[device], "neusight", graph, "fp32", 1e3 * float(times.loc[index, device]))

@@ -44,10 +44,13 @@ def test_a_file_may_take_the_rest_from_the_catalogue(tmp_path):
     device = device_of(write(tmp_path, 'like = "rtx-4090"\ntdp_w = 300\n', "slow-4090.toml"))
     known = find_device("rtx-4090")
     assert (device.tdp_w, device.id, device.name) == (300.0, "slow-4090", f"{known.name} (slow-4090)")
-    same = replace(device, id=known.id, name=known.name, tdp_w=known.tdp_w, sources=known.sources)
+    same = replace(
+        device, id=known.id, name=known.name, tdp_w=known.tdp_w, rated_tdp_w=None, sources=known.sources
+    )
     assert replace(same, aliases=known.aliases, price_keys=known.price_keys) == known
     assert cite(device, "sms").endswith("(of rtx-4090)")
     assert cite(device, "tdp_w").endswith("slow-4090.toml")
+    assert cite(device, "rated_tdp_w") == cite(device, "sms").replace(cite(known, "sms"), cite(known, "tdp_w"))
 
 
 def test_gpus_of_other_makers_and_those_without_a_clock_get_the_roofline(tmp_path):
@@ -127,3 +130,12 @@ def test_the_name_of_the_file_is_the_name_of_the_device(tmp_path):
         read_device(write(tmp_path, WHOLE, "my gpu.toml"))
     with pytest.raises(DeviceError, match=r"Cannot read .*No such file"):
         device_of(str(tmp_path / "absent.toml"))
+
+
+def test_another_power_limit_remembers_the_makers(tmp_path):
+    device = read_device(write(tmp_path, 'like = "rtx-4090"\ntdp_w = 300'))
+    assert (device.tdp_w, device.rated_tdp_w) == (300.0, find_device("rtx-4090").tdp_w)
+    assert read_device(write(tmp_path, 'like = "rtx-4090"\nmemory_gib = 20')).rated_tdp_w is None
+    assert read_device(write(tmp_path, WHOLE + "rated_tdp_w = 350")).rated_tdp_w == 350
+    with pytest.raises(DeviceError, match="no driver takes a limit that far away"):
+        read_device(write(tmp_path, 'like = "rtx-4090"\ntdp_w = 30'))

@@ -105,6 +105,7 @@ class Device:
     mig_profiles: tuple[MigProfile, ...] = ()
     price_keys: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    rated_tdp_w: float | None = None  # the maker's power limit, where the user's, ``tdp_w``, is another
 
     @property
     def is_cpu(self) -> bool:

@@ -20,7 +20,7 @@ PAGE = "docs/devices.md"
 _TEXTS = ("name", "vendor", "architecture", "compute_capability")
 _NUMBERS = (
     "bandwidth_gb_per_s", "l2_mib", "memory_gib", "tdp_w", "launch_overhead_us", "base_clock_mhz", "boost_clock_mhz",
-    "idle_power_w", "nvlink_gb_per_s", "pcie_gb_per_s",
+    "idle_power_w", "nvlink_gb_per_s", "pcie_gb_per_s", "rated_tdp_w",
 )  # fmt: skip
 _COUNTS = ("sms", "memory_mib", "pcie_generation")
 _RATES = ("tensor_tflops", "vector_tflops")
@@ -91,6 +91,10 @@ def _device(path: Path, row: Row) -> Device:
     base = None if like is None else find_device(like)
     if base is not None:
         given.setdefault("name", f"{base.name} ({name})")
+        if given.get("tdp_w", base.tdp_w) != base.tdp_w:
+            given.setdefault("rated_tdp_w", base.tdp_w)
+        if "memory_gib" in given:
+            given.setdefault("memory_mib", None)
         device = replace(base, id=name, aliases=(), price_keys=(), **given)  # type: ignore[arg-type]
     else:
         missing = [key for key in _NEEDED if key not in given]
@@ -103,7 +107,9 @@ def _device(path: Path, row: Row) -> Device:
     _check(row, device)
     # every fact that was not taken over comes from the file
     taken = {} if base is None else {key: f"{cite(base, key)} (of {base.id})" for key in base.sources}
-    return replace(device, sources=taken | {key: str(path) for key in given})
+    stated = {key: str(path) for key in given if key != "rated_tdp_w" or key in row.fields}
+    rated = {} if base is None or "rated_tdp_w" not in given else {"rated_tdp_w": taken.get("tdp_w", "")}
+    return replace(device, sources=taken | rated | stated)
 
 
 def _rates(row: Row, name: str) -> dict[str, float]:
@@ -135,6 +141,11 @@ def _check(row: Row, device: Device) -> None:
         raise DataError(f"{row.where}: idle_power_w is not below tdp_w; both are in watts")
     if device.memory_mib is not None and not 0.9 < mib(bytes_from_gib(device.memory_gib)) / device.memory_mib < 1.1:
         raise DataError(f"{row.where}: memory_gib and memory_mib are not the same size")
+    if device.rated_tdp_w is not None and not 0.1 <= device.tdp_w / device.rated_tdp_w <= 2:
+        raise DataError(
+            f"{row.where}: tdp_w is {device.tdp_w:g} W, and the maker's limit is {device.rated_tdp_w:g} W; no driver "
+            "takes a limit that far away. For another card leave out rated_tdp_w and like"
+        )
     for key, low, high, unit in (
         ("bandwidth_gb_per_s", 1, 50_000, "GB/s: an H200 has 4,800"),
         ("memory_gib", 0.5, 4_096, "GiB: an H200 has 140"),

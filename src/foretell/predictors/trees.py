@@ -75,27 +75,37 @@ class Trees:
         values_of = rows.ravel()
         any_nan = bool(np.isnan(values_of).any())
         # one entry for each pair of a row and a tree; a pair leaves the arrays when it reaches a leaf
-        node = np.tile(self.roots, len(rows))
+        node = np.tile(self.roots.astype(np.intp), len(rows))
         row = np.repeat(np.arange(len(rows)), len(self.roots))
-        place = row * groups + np.tile(group, len(rows))
+        place = row * groups + np.tile(group, len(rows)) if groups > 1 else row
         first = row * self.columns
+        feature, children = self._feature, self._children  # `take` of flat arrays is three times as fast as brackets
         while len(node):
-            values = values_of[first + self.feature[node]]
-            is_true = values <= self.bound[node]
+            values = values_of.take(first + feature.take(node))
+            is_true = values <= self.bound.take(node)
             if any_nan:
                 is_true = np.where(np.isnan(values), self.takes_nan[node], is_true)
             if self._tests_sets:
-                code_set = self.code_set[node]
-                tests_set = code_set >= 0
+                code_set = self.code_set.take(node)
+                tests_set = np.flatnonzero(code_set >= 0)
                 is_true[tests_set] = self._in_set(code_set[tests_set], values[tests_set])
-            node = self.children[node, is_true.astype(np.intp)]
-            goes_on = node >= 0
-            if not goes_on.all():
-                at_leaf = ~goes_on
+            node = children.take(2 * node + is_true)
+            at_leaf = np.flatnonzero(node < 0)
+            if len(at_leaf):
                 # `bincount` adds up leaves of the same row; plain indexing would keep only the last
-                total += np.bincount(place[at_leaf], self.leaves[-1 - node[at_leaf]], len(total))
-                node, first, place = node[goes_on], first[goes_on], place[goes_on]
+                total += np.bincount(place.take(at_leaf), self.leaves.take(-1 - node.take(at_leaf)), len(total))
+                goes_on = np.flatnonzero(node >= 0)
+                node, first, place = node.take(goes_on), first.take(goes_on), place.take(goes_on)
         return total.reshape(len(rows), groups)
+
+    @cached_property
+    def _feature(self) -> NDArray[np.intp]:
+        return self.feature.astype(np.intp)
+
+    @cached_property
+    def _children(self) -> NDArray[np.intp]:
+        """Of each node the child where the test is false, then the one where it is true."""
+        return self.children.astype(np.intp).ravel()
 
     @cached_property
     def _tests_sets(self) -> bool:

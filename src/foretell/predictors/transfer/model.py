@@ -159,12 +159,25 @@ class Places:
     @classmethod
     def of(cls, hardware: Hardware, source: Device) -> "Places":
         """Those of one workload."""
-        device, l2 = hardware.device, math.log2(bytes_from_mib(hardware.l2_mib))
-        is_older, is_oldest = (float(_capability(device) < limit) for limit in (_capability(source), _AMPERE))
-        clock = (source.boost_clock_mhz or 0.0) / (device.boost_clock_mhz or 1.0)
-        numbers = vector_share(device), clock, source.sms / hardware.sms, hardware.sm_fraction, l2, is_older, is_oldest
-        rest = (np.array([number]) for number in numbers)
-        return cls(np.array([base_share(device)]), np.array([MEMORIES.index(memory_kind(device))]), *rest)
+        return cls.of_many([hardware], source)
+
+    @classmethod
+    def of_many(cls, places: Sequence[Hardware], source: Device) -> "Places":
+        """Those of several workloads."""
+        base, memory, *rest = zip(*(_place(hardware, source) for hardware in places), strict=True)
+        return cls(np.array(base), np.array(memory, np.intp), *(np.array(numbers) for numbers in rest))
+
+
+def _place(hardware: Hardware, source: Device) -> tuple[float, ...]:
+    """A row of `Places`."""
+    device, l2 = hardware.device, math.log2(bytes_from_mib(hardware.l2_mib))
+    is_older, is_oldest = (float(_capability(device) < limit) for limit in (_capability(source), _AMPERE))
+    clock = (source.boost_clock_mhz or 0.0) / (device.boost_clock_mhz or 1.0)
+    memory = MEMORIES.index(memory_kind(device))
+    sms = source.sms / hardware.sms
+    return (
+        base_share(device), memory, vector_share(device), clock, sms, hardware.sm_fraction, l2, is_older, is_oldest,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
