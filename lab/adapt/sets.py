@@ -1,9 +1,9 @@
 """Lab: devices to judge ``foretell adapt`` on: measured workloads, and what the base says about their units.
 
 Three kinds. GeForce cards by timm's published results: whole models, whose graphs are those of our own measurements
-where image size and mode are the same. They ran under autocast, so they are described both as the product can (the
-model cast to fp16) and as they ran (autocast). NeuSight's GPUs: single operators in fp32. Slices of the H200 as devices
-of their own, by the `transfer` predictor and the model of slices.
+where image size and mode are the same. They ran under autocast; they are described as the product can (the model cast
+to fp16), and channels-last as they ran. NeuSight's GPUs: single operators in fp32, described as for `lab.transfer`.
+Slices of the H200 as devices of their own, by the `transfer` predictor and the model of slices.
 
 Describing thousands of units takes minutes, so it is done once; files are named by the versions of what they hold.
 """
@@ -12,7 +12,7 @@ import hashlib
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,28 +40,26 @@ from foretell.training.examples.workloads import workload_of
 from lab.transfer.networks import MODELS, Run, workloads
 from lab.transfer.tables import NEUSIGHT_SIZES, neusight_graph
 
-VERSION = 3
+VERSION = 4
 OPERATORS = 700  # of each of NeuSight's devices
 Log = Callable[[str], None]
 
 
 # of the same software; in the newer run of the 4090 models were re-parameterised before they were measured
 _3090, _4090 = "infer-amp-{}-pt240-cu124-rtx3090", "infer-amp-{}-pt240-cu124-rtx4090"
-_AS_CAST = (
-    Run("rtx-3090", "infer_rtx3090", _3090.format("nchw")),
-    Run("rtx-4090", "infer_rtx4090", _4090.format("nchw"), models=150),
-)
+_TRAINED = "train-amp-{}-pt112-cu113-rtx3090"
 RUNS: Mapping[str, Run] = {
-    "RTX 3090, inference": _AS_CAST[0],
-    "RTX 3090, inference, autocast described": replace(_AS_CAST[0], as_it_ran=True),
+    "RTX 3090, inference": Run("rtx-3090", "infer_rtx3090", _3090.format("nchw")),
+    "RTX 4090, inference": Run("rtx-4090", "infer_rtx4090", _4090.format("nchw")),
     "RTX 3090, channels-last": Run(
-        "rtx-3090", "infer_rtx3090", _3090.format("nhwc"), channels_last=True, as_it_ran=True
+        "rtx-3090", "infer_rtx3090", _3090.format("nhwc"), channels_last=True, as_it_ran=True, models=150
     ),
-    "RTX 4090, inference, autocast described": replace(_AS_CAST[1], as_it_ran=True),
-    "RTX 3090, training": Run("rtx-3090", "train_rtx3090", "train-amp-nchw-pt112-cu113-rtx3090", "training"),
-    "RTX 4090, inference": _AS_CAST[1],
     "RTX 4090, channels-last": Run(
         "rtx-4090", "infer_rtx4090", _4090.format("nhwc"), channels_last=True, as_it_ran=True, models=150
+    ),
+    "RTX 3090, training": Run("rtx-3090", "train_rtx3090", _TRAINED.format("nchw"), "training"),
+    "RTX 3090, training, channels-last": Run(
+        "rtx-3090", "train_rtx3090", _TRAINED.format("nhwc"), "training", channels_last=True
     ),
 }
 NEUSIGHT = {
@@ -88,20 +86,29 @@ class Judged:
     deviation: float
 
 
-def judged_sets(tables: Path, store: Path, cache: Path, log: Log) -> Iterator[Judged]:
-    """Every device, from the cache where there is one."""
-    for name, run in RUNS.items():
-        yield _cached(name, cache, log, partial(_timm, tables / "timm", run, store / "graphs"))
-    for name, device in NEUSIGHT.items():
-        yield _cached(f"{name}, operators", cache, log, partial(_neusight, tables / "neusight", device))
-    for part in SLICES:
-        yield _cached(f"H200 {part}", cache, log, partial(_slices, store, part))
-
-
 Case = tuple[str, Workload, float]  # the group, the workload, and its measured milliseconds
 
 
-def _cached(name: str, cache: Path, log: Log, cases: Callable[[], Iterator[Case]]) -> Judged:
+def judged_sets(tables: Path, store: Path, cache: Path, log: Log) -> Iterator[Judged]:
+    """Every device, from the cache where there is one."""
+    for name, cases in measured_cases(tables, store).items():
+        yield judged_set(name, cases, cache, log)
+
+
+def measured_cases(tables: Path, store: Path) -> dict[str, Callable[[], Iterator[Case]]]:
+    """What was measured on every device, by its name."""
+    return {
+        **{name: partial(_timm, tables / "timm", run, store / "graphs") for name, run in RUNS.items()},
+        **{f"{name}, operators": partial(_neusight, tables / "neusight", name_there)
+           for name, name_there in NEUSIGHT.items()},
+        **{f"H200 {part}": partial(_slices, store, part) for part in SLICES},
+    }  # fmt: skip
+
+
+def judged_set(
+    name: str, cases: Callable[[], Iterator[Case]], cache: Path, log: Log, base: Predictor | None = None
+) -> Judged:
+    """One device, from the cache where there is one; ``base`` is its best predictor unless given."""
     # another fit of the base gives other figures
     fits = [read_shipped(file) for file in ("transfer.json", f"slices-{CONSTANTS_FROM}.json")]
     state = (name, VERSION, FEATURES_VERSION, POOLED_SCHEMA, MODELS, OPERATORS, shipped_index()[CONSTANTS_FROM], fits)
@@ -109,7 +116,7 @@ def _cached(name: str, cache: Path, log: Log, cases: Callable[[], Iterator[Case]
     file = cache / "adapt" / f"{key[:16]}.npz"
     if not file.exists():
         log(f"describing {name}")
-        columns = _described(cases(), log)
+        columns = _described(cases(), log, base)
         written = io.BytesIO()
         np.savez_compressed(written, **columns)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -117,11 +124,11 @@ def _cached(name: str, cache: Path, log: Log, cases: Callable[[], Iterator[Case]
     return _judged(name, np.load(file, allow_pickle=False))
 
 
-def _described(cases: Iterator[Case], log: Log) -> dict[str, Any]:
+def _described(cases: Iterator[Case], log: Log, given: Predictor | None = None) -> dict[str, Any]:
     groups, features, sizes, unit_us, counts, bounds, pooled, measured, predicted = ([] for _ in range(9))
     deviation = 0.0
     for group, workload, measured_ms in cases:
-        predictor = _base(workload)
+        predictor = given or _base(workload)
         try:
             base = base_of(workload, predictor)
         except ForetellError as error:
