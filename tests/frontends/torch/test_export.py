@@ -168,3 +168,11 @@ def test_what_cannot_be_exported_is_one_clear_error(capfd):
     with pytest.raises(ModelError, match="depends on the values"):
         convert(ModelRequest(Asks(), parse_inputs(["4"])))
     assert capfd.readouterr().err == ""
+
+
+def test_a_model_with_sizes_that_do_not_fit_is_one_sentence_and_no_log(capfd):
+    wrong = nn.Sequential(nn.Linear(8, 4), nn.Linear(5, 2))
+    with pytest.raises(ModelError, match="same reduction dim|cannot be multiplied"):
+        convert(ModelRequest(wrong, parse_inputs(["8"])))
+    out, error = capfd.readouterr()
+    assert "Traceback" not in out + error
