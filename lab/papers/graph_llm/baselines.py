@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from foretell.errors import InputError
 from foretell.optional import require
 from foretell.predictors.adapted.regression import LATENCY_PARTS
 from foretell.predictors.adapted.regression import fit as fit_adaptation
@@ -107,8 +108,10 @@ def told(place: Workplace, network: GraphRegressor, rows: Sequence[Row]) -> Numb
     return np.concatenate(found)
 
 
-def adapted(judged: Judged, places: Places, taken: Places, judging: Places) -> dict[str, Numbers]:
+def adapted(judged: Judged, places: Places, rows: Sequence[Row], taken: Places, judging: Places) -> dict[str, Numbers]:
     """What ``foretell adapt``, its base, and one factor say of rows; ``places`` are those of the rows in its set."""
+    if judged.measured_ms[places].tolist() != [row.ms for row in rows]:
+        raise InputError(f"Adaptation has other rows of {judged.name} now: run the step prepare again.")
     samples, asked = places[taken], places[judging]
     base = judged.measured_ms[asked] / np.exp(judged.ratios[asked])
     learned = fit_adaptation(

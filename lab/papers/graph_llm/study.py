@@ -162,7 +162,7 @@ def beside(options: argparse.Namespace, place: Workplace, rows: sets.Rows) -> di
     for task, number, seed, taken, judging in tasks(rows, place.size):
         kept = _file(place, "adapt", task, number, seed)
         if not kept.exists():
-            told = baselines.adapted(*sets_of(task), taken, judging)
+            told = baselines.adapted(*sets_of(task), rows.new[task], taken, judging)
             truth = np.array([rows.new[task][row].ms for row in judging])
             _write_json(kept, {name: stages.scores(values, truth) for name, values in told.items()})
         other = _file(place, baselines.FILE, task, number, seed)
