@@ -43,6 +43,7 @@ from foretell.features.encoded import encode
 from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting, Stacked, pool_many
 from foretell.predictors.row_memo import RowMemo
 from foretell.predictors.trees import Forest, Trees
+from foretell.predictors.unit.floors import FLOORS_FROM, least_us
 from foretell.predictors.unit.network import UnitNetwork, UnitPredictions
 from foretell.predictors.unit.reach import Reach
 from foretell.records import Estimate
@@ -57,6 +58,7 @@ DOUBTS = ("spread", "beyond", "new_share")
 _STORED = (f"{NETWORK}.npz",)  # weights hardly shrink, and unpacking them delays every start
 NEIGHBOURS = 5
 _MAX_WIDTH = math.log(20.0)  # an interval never goes beyond a twentieth and twenty times the value
+_TINY_US = 1e-9  # below any time, where a unit has no floor
 # LightGBM treats a negative category as a missing value, so an operator without a code gets a number of its own
 _UNKNOWN_OPERATOR = 500.0
 
@@ -137,7 +139,10 @@ class UnitModel:
         def compute(new: Row, new_bound_us: NDArray[np.float64]) -> NDArray[np.float64]:
             predictions = self._predict_units(new, new_bound_us)
             power_w = np.full(len(new), np.nan) if predictions.power_w is None else predictions.power_w
-            return np.stack([predictions.log_ratio, predictions.spread, power_w, self.reach.beyond(new)], axis=1)
+            log_ratio = predictions.log_ratio
+            if self.card.get("device") == FLOORS_FROM:
+                log_ratio = np.maximum(log_ratio, np.log(np.maximum(least_us(new), _TINY_US) / new_bound_us))
+            return np.stack([log_ratio, predictions.spread, power_w, self.reach.beyond(new)], axis=1)
 
         return _Remembered(*self._memo.values(features, bound_us, compute).T)
 
