@@ -73,7 +73,7 @@ def limited_share(power_w: float, limit_w: float, rated_w: float) -> float:
     fixed_w = BASE_SHARE_OF_TDP * rated_w
     left = max(limit_w - fixed_w, 0.0) / (power_w - fixed_w)
     # the largest s with s · v(s) ≤ left
-    share = left ** (1.0 / (1.0 + EXPONENT)) if left >= FLOOR ** (1.0 + EXPONENT) else left / FLOOR**EXPONENT
+    share: float = left ** (1.0 / (1.0 + EXPONENT)) if left >= FLOOR ** (1.0 + EXPONENT) else left / FLOOR**EXPONENT
     return max(share, _LEAST_SHARE)
 
 
