@@ -1,9 +1,9 @@
 """Lab: devices to judge ``foretell adapt`` on: measured workloads, and what the base says about their units.
 
 Three kinds. GeForce cards by timm's published results: whole models, whose graphs are those of our own measurements
-where image size and mode are the same. They ran under autocast, so they are described both as the product can (the
-model cast to fp16) and as they ran (autocast). NeuSight's GPUs: single operators in fp32. Slices of the H200 as devices
-of their own, by the `transfer` predictor and the model of slices.
+where image size and mode are the same. They ran under autocast; they are described as the product can (the model cast
+to fp16), and channels-last as they ran. NeuSight's GPUs: single operators in fp32, described as for `lab.transfer`.
+Slices of the H200 as devices of their own, by the `transfer` predictor and the model of slices.
 
 Describing thousands of units takes minutes, so it is done once; files are named by the versions of what they hold.
 """
@@ -12,7 +12,7 @@ import hashlib
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,28 +40,26 @@ from foretell.training.examples.workloads import workload_of
 from lab.transfer.networks import MODELS, Run, workloads
 from lab.transfer.tables import NEUSIGHT_SIZES, neusight_graph
 
-VERSION = 3
+VERSION = 4
 OPERATORS = 700  # of each of NeuSight's devices
 Log = Callable[[str], None]
 
 
 # of the same software; in the newer run of the 4090 models were re-parameterised before they were measured
 _3090, _4090 = "infer-amp-{}-pt240-cu124-rtx3090", "infer-amp-{}-pt240-cu124-rtx4090"
-_AS_CAST = (
-    Run("rtx-3090", "infer_rtx3090", _3090.format("nchw")),
-    Run("rtx-4090", "infer_rtx4090", _4090.format("nchw"), models=150),
-)
+_TRAINED = "train-amp-{}-pt112-cu113-rtx3090"
 RUNS: Mapping[str, Run] = {
-    "RTX 3090, inference": _AS_CAST[0],
-    "RTX 3090, inference, autocast described": replace(_AS_CAST[0], as_it_ran=True),
+    "RTX 3090, inference": Run("rtx-3090", "infer_rtx3090", _3090.format("nchw")),
+    "RTX 4090, inference": Run("rtx-4090", "infer_rtx4090", _4090.format("nchw")),
     "RTX 3090, channels-last": Run(
-        "rtx-3090", "infer_rtx3090", _3090.format("nhwc"), channels_last=True, as_it_ran=True
+        "rtx-3090", "infer_rtx3090", _3090.format("nhwc"), channels_last=True, as_it_ran=True, models=150
     ),
-    "RTX 4090, inference, autocast described": replace(_AS_CAST[1], as_it_ran=True),
-    "RTX 3090, training": Run("rtx-3090", "train_rtx3090", "train-amp-nchw-pt112-cu113-rtx3090", "training"),
-    "RTX 4090, inference": _AS_CAST[1],
     "RTX 4090, channels-last": Run(
         "rtx-4090", "infer_rtx4090", _4090.format("nhwc"), channels_last=True, as_it_ran=True, models=150
+    ),
+    "RTX 3090, training": Run("rtx-3090", "train_rtx3090", _TRAINED.format("nchw"), "training"),
+    "RTX 3090, training, channels-last": Run(
+        "rtx-3090", "train_rtx3090", _TRAINED.format("nhwc"), "training", channels_last=True
     ),
 }
 NEUSIGHT = {

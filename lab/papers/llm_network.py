@@ -36,10 +36,10 @@ def network_fold(rows: Sequence[Labelled], taught: NDArray[np.bool_], recipe: Re
     from lab.papers.graph_networks.training import fit
 
     teaching = np.random.default_rng(seed).permutation(np.flatnonzero(taught))
-    samples = [[(rows[i].graph, rows[i].truth) for i in part]
+    samples = [[(rows[i].graph, rows[i].truth) for i in part.tolist()]
                for part in (teaching[len(teaching) // _CHECKED :], teaching[: len(teaching) // _CHECKED])]  # fmt: skip
     fitted = fit(samples[0], samples[1], recipe, seed)
-    return fitted.predict([rows[i].graph for i in np.flatnonzero(~taught)])
+    return fitted.predict([rows[i].graph for i in np.flatnonzero(~taught).tolist()])
 
 
 def trees_fold(forwards: Sequence[Forward], target: str, taught: NDArray[np.bool_], seed: int) -> Values:

@@ -35,7 +35,7 @@ def rate_of(step: int) -> float:
     >>> f"{rate_of(43):.3e}"
     '2.754e-05'
     """
-    return LOWEST * float(HIGHEST / LOWEST) ** (step / STEPS)
+    return LOWEST * math.pow(HIGHEST / LOWEST, step / STEPS)
 
 
 def suggestion(losses: Sequence[float]) -> float:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foretell import Prediction, predict
+from foretell.errors import DataError
 from foretell.files import write_whole
 from foretell.units import KILO
 
@@ -56,7 +57,14 @@ def predicted(device: str, dtype: str, batch: int, mode: str = "inference", gpus
 
 def epoch_s(prediction: Prediction, batch: int, gpus: int = 1) -> float:
     """The seconds of an epoch of steps that follow each other without a gap."""
-    return prediction.latency_ms.value / KILO * STEPS_IN_TIME / (batch * gpus)
+    return latency_of(prediction) / KILO * STEPS_IN_TIME / (batch * gpus)
+
+
+def latency_of(prediction: Prediction) -> float:
+    """Milliseconds; every device of the report has a predictor of them."""
+    if prediction.latency_ms is None:
+        raise DataError("No latency was predicted: name a device that has a predictor of it.")
+    return prediction.latency_ms.value
 
 
 def price(latency_ms: float, usd_per_h: float, share: float = 1.0) -> float:
@@ -117,10 +125,10 @@ def _gpu_rows() -> Iterator[Sequence[str]]:
 
 def _price_rows() -> Iterator[Sequence[str]]:
     for device, dtype in (("a100", "fp16"), ("a100", "fp32"), ("v100", "fp16"), ("v100", "fp32")):
-        latency_ms = predicted(device, dtype, 1).latency_ms.value
+        latency_ms = latency_of(predicted(device, dtype, 1))
         yield (f"{device}, {dtype}", f"{latency_ms:.3g}", f"{PRICES[device]}",
                f"{price(latency_ms, PRICES[device]):.2g}")  # fmt: skip
-    latency_ms, usd_per_h = predicted("cpu", "fp32", 1).latency_ms.value, PRICES["c5.4xlarge"]
+    latency_ms, usd_per_h = latency_of(predicted("cpu", "fp32", 1)), PRICES["c5.4xlarge"]
     yield ("one core of eight of a c5.4xlarge, fp32", f"{latency_ms:.3g}", f"{usd_per_h}",
            f"{price(latency_ms, usd_per_h, 1 / CORES_C5):.2g}")  # fmt: skip
 

@@ -120,8 +120,8 @@ def lines(store: Path) -> Iterator[str]:
             groups[f"the U-Net, batch {row['batch_size']}", row["mode"], row["dtype"]].append(own)
     yield "| workloads | mode | dtype | number | of all kernels, median % | of contractions, median % |"
     yield "|---|---|---|---:|---:|---:|"
-    for (what, mode, dtype), own in sorted(groups.items()):
-        shown = (what, mode, dtype, str(len(own)), _middle(own, "of_all"), _middle(own, "of_contractions"))
+    for (what, mode, dtype), group in sorted(groups.items()):
+        shown = (what, mode, dtype, str(len(group)), _middle(group, "of_all"), _middle(group, "of_contractions"))
         yield "| " + " | ".join(shown) + " |"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from foretell.errors import InputError
 from foretell.optional import require
 from foretell.predictors.adapted.regression import LATENCY_PARTS
 from foretell.predictors.adapted.regression import fit as fit_adaptation
@@ -26,6 +27,7 @@ Module: Any = torch.nn.Module
 Tensor = Any
 FILE = "nnlqp"
 _RATE, _TUNING_RATE, _BATCH = 1e-3, 5e-4, 32
+_LARGEST = 20.0  # in logarithms of ms: what lies beyond is as wrong
 
 
 class GraphRegressor(Module):  # type: ignore[misc, unused-ignore]
@@ -36,11 +38,13 @@ class GraphRegressor(Module):  # type: ignore[misc, unused-ignore]
         self.encoder, self.platforms, self.middle = encoder, list(platforms), middle
         parts = (torch.nn.Linear(encoder.width + len(SIZES), encoder.width), torch.nn.ReLU())
         self.trunk = torch.nn.Sequential(*parts)
+        # sums over neighbours can be far outside of what batch norms have seen
+        self.norm = torch.nn.LayerNorm(encoder.width, elementwise_affine=False)
         self.heads = torch.nn.Linear(encoder.width, len(platforms))
 
     def forward(self, graphs: Graphs, platforms: Sequence[str]) -> Tensor:
         """Logarithms of milliseconds."""
-        found = self.heads(self.trunk(torch.cat([self.encoder.pooled(graphs), graphs.sizes], dim=1)))
+        found = self.heads(self.trunk(torch.cat([self.norm(self.encoder.pooled(graphs)), graphs.sizes], dim=1)))
         columns = torch.tensor([self.platforms.index(name) for name in platforms], device=found.device)
         return found.gather(1, columns[:, None])[:, 0] + self.middle
 
@@ -100,12 +104,14 @@ def told(place: Workplace, network: GraphRegressor, rows: Sequence[Row]) -> Numb
         for begin in range(0, len(rows), _BATCH):
             some = rows[begin : begin + _BATCH]
             logs = network(stack([row.graph for row in some], place.device), [row.platform for row in some])
-            found.append(np.exp(logs.float().cpu().numpy().astype(np.float64)))
+            found.append(np.exp(np.clip(logs.float().cpu().numpy().astype(np.float64), -_LARGEST, _LARGEST)))
     return np.concatenate(found)
 
 
-def adapted(judged: Judged, places: Places, taken: Places, judging: Places) -> dict[str, Numbers]:
+def adapted(judged: Judged, places: Places, rows: Sequence[Row], taken: Places, judging: Places) -> dict[str, Numbers]:
     """What ``foretell adapt``, its base, and one factor say of rows; ``places`` are those of the rows in its set."""
+    if judged.measured_ms[places].tolist() != [row.ms for row in rows]:
+        raise InputError(f"Adaptation has other rows of {judged.name} now: run the step prepare again.")
     samples, asked = places[taken], places[judging]
     base = judged.measured_ms[asked] / np.exp(judged.ratios[asked])
     learned = fit_adaptation(

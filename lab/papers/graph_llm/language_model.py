@@ -189,7 +189,7 @@ class LoraLinear(Module):  # type: ignore[misc, unused-ignore]
         self.up = torch.nn.Parameter(torch.zeros(base.out_features, rank, device=device))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Both sums; under autocast in the precision of the base."""
+        """Both sums, in the precision of the base; what is learned is in 32 bits."""
         return self.base(inputs) + (inputs.to(self.down.dtype) @ self.down.T @ self.up.T).to(inputs.dtype)
 
 

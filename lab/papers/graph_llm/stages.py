@@ -39,29 +39,29 @@ class Size:
     width: int = 1024
     layers: int = 5
     graphs: int = 20_000
-    encoder_steps: int = 3_000
+    encoder_steps: int = 1_500
     encoder_batch: int = 128
     pairs: int = 20_000
     pair_layers: int = 4
-    text_steps: int = 600
+    text_steps: int = 400
     text_batch: int = 64
-    fit_steps: int = 1_500
+    fit_steps: int = 1_200
     batch: int = 64
     samples: tuple[int, ...] = (32, 128, 512)
-    few_steps: int = 120
+    few_steps: int = 60
     few_batch: int = 32
-    ablation_steps: int = 400
+    ablation_steps: int = 150
     json_nodes: int = 40
     judged: int | None = None
     aside: int = 256
-    regressor_steps: int = 3_000  # of NNLQP's way
-    tuning_steps: int = 200
+    regressor_steps: int = 1_500  # of NNLQP's way
+    tuning_steps: int = 100
 
 
 SMALL = Size(
     width=128, graphs=6_000, encoder_steps=150, encoder_batch=32, pairs=2_000, pair_layers=2, text_steps=40,
-    text_batch=8, fit_steps=240, batch=32, samples=(32, 128), few_steps=20, few_batch=16, ablation_steps=40,
-    json_nodes=12, judged=60, aside=48, regressor_steps=300, tuning_steps=40,
+    text_batch=8, fit_steps=160, batch=32, samples=(32, 128), few_steps=10, few_batch=16, ablation_steps=40,
+    json_nodes=12, judged=60, aside=48, regressor_steps=300, tuning_steps=20,
 )  # fmt: skip
 
 
@@ -150,8 +150,7 @@ def adapt_to_text(place: Workplace, known: Sequence[Row], arm: Arm) -> bool:
 
     def loss_on(some: Sequence[GraphArrays]) -> Any:
         answers = [language.tokens(f"{texts.summary(graph, size.pair_layers)}<|im_end|>") for graph in some]
-        with autocast(place.device):
-            return network.loss(asked, Described(stack(some, place.device)), answers)
+        return network.loss(asked, Described(stack(some, place.device)), answers)
 
     def look() -> Record:
         with torch.no_grad():
@@ -237,9 +236,8 @@ def loss_on_rows(
         chosen = [some[number] for number in draw.permutation(len(some))[:batch]]
         targets = [language.tokens(texts.written(row.ms)) for row in chosen]
         network.train()
-        with autocast(place.device):
-            described = describe(place, language, arm, [row.graph for row in chosen])
-            return network.loss(language.tokens(texts.question(chosen[0].platform)), described, targets)
+        described = describe(place, language, arm, [row.graph for row in chosen])
+        return network.loss(language.tokens(texts.question(chosen[0].platform)), described, targets)
 
     return loss_of
 
@@ -251,9 +249,8 @@ def answers(
     network.eval()
     found = np.full(len(rows), np.nan)
     for places in _batches(rows):
-        with autocast(place.device):
-            described = describe(place, language, arm, [rows[number].graph for number in places])
-            told = network.answer(language.tokens(texts.question(rows[places[0]].platform)), described, texts.DIGITS)
+        described = describe(place, language, arm, [rows[number].graph for number in places])
+        told = network.answer(language.tokens(texts.question(rows[places[0]].platform)), described, texts.DIGITS)
         for number, tokens in zip(places, told, strict=True):
             value = texts.parsed(language.text(tokens))
             found[number] = np.nan if value is None else value
@@ -286,11 +283,6 @@ def sides(rows: Sequence[Row]) -> tuple[Places, Places]:
     names = np.random.default_rng(0).permutation(np.unique(groups))
     is_aside = np.isin(groups, names[: max(round(_ASIDE * len(names)), 1)])
     return np.flatnonzero(~is_aside), np.flatnonzero(is_aside)
-
-
-def autocast(device: str) -> Any:
-    """bf16 on a GPU, nothing on a CPU."""
-    return torch.autocast("cuda", torch.bfloat16, enabled=device != "cpu")
 
 
 def _batches(rows: Sequence[Row]) -> Iterator[list[int]]:

@@ -9,6 +9,7 @@ Steps: prepare (rows), convert (the language model), encoder, text, fit, baselin
 """
 
 import argparse
+import functools
 import json
 import math
 import sys
@@ -24,7 +25,7 @@ from foretell.predictors.unit.fit_network import default_device
 from lab.papers.graph_llm import baselines, language_model, sets, stages, texts
 from lab.papers.graph_llm.fitting import write_tensors
 from lab.papers.graph_llm.network import Shape
-from lab.papers.graph_llm.stages import Arm, Numbers, Places, Size, Workplace
+from lab.papers.graph_llm.stages import Arm, Places, Size, Workplace
 from lab.papers.trappm.unlabelled import unlabelled
 
 STEPS = ("prepare", "convert", "encoder", "text", "fit", "baseline", "few", "ablations", "report")
@@ -131,38 +132,42 @@ def ablations(options: argparse.Namespace, place: Workplace, rows: sets.Rows) ->
 
 
 def baseline(place: Workplace, rows: sets.Rows) -> None:
-    """NNLQP's way on the known platforms."""
+    """NNLQP's way on the known platforms, then on the samples of every task."""
+    import torch
+
     file = place.folder / f"{baselines.FILE}.pt"
     if not file.exists():
         network, curve, is_done = baselines.fit_regressor(place, rows.known, place.size.regressor_steps)
         place.say(f"NNLQP's way: {curve[-1] if curve else {}}")
-        if is_done:
-            write_tensors(file, {"learned": network.state_dict(), "curve": curve})
-            place.checkpoint(baselines.FILE).unlink(missing_ok=True)
+        if not is_done:
+            return
+        write_tensors(file, {"learned": network.state_dict(), "curve": curve})
+        place.checkpoint(baselines.FILE).unlink(missing_ok=True)
+    learned = torch.load(file, weights_only=True, map_location=place.device)["learned"]
+    for task, number, seed, taken, judging in tasks(rows, place.size):
+        kept, some = _file(place, baselines.FILE, task, number, seed), rows.new[task]
+        if not kept.exists() and stages.moment(0) < place.end_s:
+            told = baselines.tuned(place, rows.known, learned, some, taken, judging, seed)
+            truth = np.array([some[row].ms for row in judging])
+            _write_json(kept, {"NNLQP's way": stages.scores(told, truth)})
+            place.say(f"NNLQP's way, {kept.stem}")
 
 
 def beside(options: argparse.Namespace, place: Workplace, rows: sets.Rows) -> dict[str, dict[str, Any]]:
     """What the others say of the rows that judge."""
-    import torch
-
-    file = place.folder / f"{baselines.FILE}.pt"
-    learned = torch.load(file, weights_only=True, map_location=place.device)["learned"] if file.exists() else None
     found: dict[str, dict[str, Any]] = {}
+    sets_of = functools.cache(
+        lambda task: sets.judged_of(task, options.store, options.tables, options.cache, place.say)
+    )
     for task, number, seed, taken, judging in tasks(rows, place.size):
-        kept = _file(place, "beside", task, number, seed)
+        kept = _file(place, "adapt", task, number, seed)
         if not kept.exists():
-            some = rows.new[task]
-            told: dict[str, Numbers] = {}
-            if learned is not None:
-                told["NNLQP's way"] = baselines.tuned(place, rows.known, learned, some, taken, judging, seed)
-            judged, places = sets.judged_of(task, options.store, options.tables, options.cache, place.say)
-            told |= baselines.adapted(judged, places, taken, judging)
-            truth = np.array([some[row].ms for row in judging])
-            found_scores = {name: stages.scores(values, truth) for name, values in told.items()}
-            record = {"task": task, "samples": number, "seed": seed, "rows": len(judging), "scores": found_scores}
-            _write_json(kept, record)
-            place.say(f"beside {kept.stem}")
-        found[kept.stem] = json.loads(kept.read_bytes())
+            told = baselines.adapted(*sets_of(task), rows.new[task], taken, judging)
+            truth = np.array([rows.new[task][row].ms for row in judging])
+            _write_json(kept, {name: stages.scores(values, truth) for name, values in told.items()})
+        other = _file(place, baselines.FILE, task, number, seed)
+        scores = json.loads(kept.read_bytes()) | (json.loads(other.read_bytes()) if other.exists() else {})
+        found[kept.stem] = {"task": task, "samples": number, "seed": seed, "rows": len(judging), "scores": scores}
     return found
 
 

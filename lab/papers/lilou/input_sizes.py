@@ -46,11 +46,14 @@ def predictions(samples: Sequence[Sample], teaching: Sequence[Sample], log: Call
     for fold in range(FOLDS):
         log(f"fold {fold + 1} of {FOLDS}")
         held_out = np.flatnonzero(folds == fold)
-        own, rest = [samples[i] for i in held_out], [samples[i] for i in np.flatnonzero(folds != fold)]
+        own, rest = (
+            [samples[i] for i in held_out.tolist()],
+            [samples[i] for i in np.flatnonzero(folds != fold).tolist()],
+        )
         if own:
             found[LINEAR][held_out] = Linear.fit(rest).predict(own)["latency_ms"]
             found[BOOSTED][held_out] = GradientBoosting.fit(rest).predict(own)["latency_ms"]
-            forests = _forests([teaching[i] for i in np.flatnonzero(taught != fold)])
+            forests = _forests([teaching[i] for i in np.flatnonzero(taught != fold).tolist()])
             found[BY_KERNEL][held_out] = [_summed_ms(forests, sample) for sample in own]
     return found | {ROOFLINE: np.array([sample.roofline_ms for sample in samples])}
 
@@ -87,6 +90,10 @@ def _text(low: int, high: int) -> str:
     return f"{low} – {high}" if high < 1 << 30 else f"{low} and more"
 
 
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
 def main() -> None:
     """Fit, judge and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -102,7 +109,7 @@ def main() -> None:
     ]  # fmt: skip
     sides = np.array([side_of(shapes[one.workload_id]) for one in chosen], np.int64)
     truth_ms = np.array([one.truth["latency_ms"] for one in chosen])
-    found = predictions(chosen, forward, lambda text: sys.stderr.write(f"{text}\n") and None)
+    found = predictions(chosen, forward, _say)
     for line in lines(sides, truth_ms, found):
         sys.stdout.write(f"{line}\n")
 

@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 import torch
 
+from foretell.errors import InputError
 from foretell.predictors.adapted.units import WIDTH, Work
 from lab.adapt.sets import Judged
 from lab.papers.graph_llm import baselines, stages
+from lab.papers.graph_llm.sets import Row
 from lab.tests.papers.graph_llm import tiny
 
 
@@ -34,7 +36,10 @@ def test_adaptation_is_asked_about_the_rows_that_judge():
     measured = 2 * base
     judged = Judged("x", tuple(map(str, range(20))), works, np.zeros((20, 1)), np.log(measured / base), measured, 0.3)
     places = np.arange(2, 20)  # the first two rows are not in the task
-    found = baselines.adapted(judged, places, np.arange(4), np.arange(4, 18))
+    rows = [Row("x", str(place), tiny.graph(), measured[place]) for place in places]
+    found = baselines.adapted(judged, places, rows, np.arange(4), np.arange(4, 18))
     assert found["base"] == pytest.approx(base[6:])
     assert found["one factor"] == pytest.approx(measured[6:])
     assert np.abs(found["foretell adapt"] / measured[6:] - 1).mean() < 0.25
+    with pytest.raises(InputError, match="prepare again"):
+        baselines.adapted(judged, places, rows[::-1], np.arange(4), np.arange(4, 18))

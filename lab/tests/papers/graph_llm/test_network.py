@@ -65,6 +65,20 @@ def test_gradients_reach_all_parts_but_the_frozen_ones():
     assert network.body.layers[0].self_attn.q_proj.base.weight.grad is None
 
 
+def test_a_body_in_16_bits_learns_in_32():
+    network, language = made()
+    whole = float(network.loss(language.tokens("q"), Described(stack([tiny.graph(4)], "cpu")), [[3, 4]]).detach())
+    network.body.to(torch.bfloat16)
+    for weight in network.body.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.float()
+    loss = network.loss(language.tokens("q"), Described(stack([tiny.graph(4)], "cpu")), [[3, 4]])
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(whole, rel=0.02)
+    assert network.body.layers[1].self_attn.q_proj.up.grad.dtype == torch.float32
+    assert network.encoder.layers[0].mlp[0].weight.grad.abs().sum() > 0
+
+
 def test_answers_of_unlike_length_are_padded_without_a_loss():
     network, language = made()
     graphs = stack([tiny.graph(1), tiny.graph(4)], "cpu")

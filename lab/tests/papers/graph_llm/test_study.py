@@ -31,13 +31,14 @@ def test_the_steps_end_in_tables_and_nothing_is_made_twice(tmp_path, monkeypatch
         text_steps=1,
         ablation_steps=1,
         regressor_steps=1,
+        tuning_steps=1,
     )
     options = argparse.Namespace(steps="encoder,text,fit,baseline,few,ablations", arms="rank-8,short-text")
     study.run(options, place)
     made = {file.relative_to(tmp_path): file.stat().st_mtime_ns for file in tmp_path.rglob("*") if file.is_file()}
     names = {str(file) for file in made}
     assert {"encoder.pt", "text-main.pt", "fit-main.pt", "nnlqp.pt", "fit-rank-8.pt", "fit-short-text.pt"} <= names
-    assert "few/T4-operators-4-0.json" in names
+    assert {"few/T4-operators-4-0.json", "nnlqp/T4-operators-4-0.json"} <= names
     study.run(options, place)
     assert all((tmp_path / file).stat().st_mtime_ns == when for file, when in made.items())
 
