@@ -41,6 +41,8 @@ class Remade:
 
 
 _SET, _ARMS = "out/o/dippm-set.npz", "out/dippm"
+_NARROW, _TRAPPM = "out/dippm-narrow", "out/trappm-narrow"
+_ON_CPU = "--width 64 --whole --processes 1 --device cpu"  # copies that a core can fit; a second run goes on
 _NETWORKS = "dippm gcn gat gin nnlqp brp-nas mlp trappm"
 REMADE = (
     Remade("arithmetic", None, ("lab.papers.arithmetic",), 0.1),
@@ -52,11 +54,27 @@ REMADE = (
     Remade("trappm", "reports/trappm.md",
            (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.trappm.encoders {_SET} out/trappm",
             f"lab.papers.dippm.report {_SET} out/trappm/trappm-arms.npz --name trappm"), 5, 450),
+    Remade("dippm-narrow", "reports/dippm-narrow.md",
+           (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.dippm.fits {_SET} {_NARROW} {_ON_CPU} "
+            "--parts narrow,narrow-tables,thesis-mlp --seconds 3000",
+            f"lab.papers.dippm.report {_SET} {_NARROW}/dippm-arms.npz --name dippm-narrow"), 40),
+    Remade("trappm-narrow", "reports/trappm-narrow.md",
+           (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.trappm.encoders {_SET} {_TRAPPM} {_ON_CPU} --seeds 1 "
+            "--encoders linear-0-0,relu-0.5,masked --steps 4000 --graphs 6000 --epochs 120 --least-share 1 "
+            "--seconds 3000", f"lab.papers.dippm.report {_SET} {_TRAPPM}/trappm-arms.npz --name trappm-narrow",
+            f"lab.papers.trappm.embedding {_SET} {_TRAPPM} linear-0-0 --width 64"), 30),
+    Remade("rate-finder", None,
+           (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.dippm.rate_finder {_SET} --seeds 3"), 4),
+    Remade("convolutions", None, ("lab.papers.downscaling.convolutions",), 1),
+    Remade("tensor-cores", None, ("lab.papers.downscaling.tensor_cores",), 0.1),
+    Remade("downscaling", "reports/downscaling.md", ("lab.papers.downscaling.costs",), 0.2),
     Remade("networks", "reports/evaluation.md",
            (f"lab evaluate {_NETWORKS} --processes 6 --fit-seconds 48 --only-networks",
             f"lab evaluate {_NETWORKS} linear gradient-boosting --report"), None, 300),
     Remade("lilou-partitioner", "reports/lilou.md", ("lab evaluate lilou-partitioner --report --fit-seconds 218",)),
     Remade("lilou-analyser", "reports/lilou.md", ("lab evaluate lilou-analyser --report --fit-seconds 218",)),
+    Remade("lilou-patterns", None, ("lab.papers.lilou.patterns",), 0.1),
+    Remade("lilou-sizes", None, ("lab.papers.lilou.input_sizes",), 8),
     Remade("dnn-occu", None, ("lab evaluate dnn-occu --fit-seconds 75",)),
     Remade("flattened", "reports/flattened-gpu.md", ("lab evaluate flattened --report",)),
     Remade("flattened-cpu", "reports/flattened-cpu.md",
@@ -64,6 +82,8 @@ REMADE = (
     Remade("sharing", "reports/sharing.md", ("lab evaluate sharing --report",), 6),
     Remade("mixes", "reports/mixes.md", ("lab evaluate mixes --report",), 2),
     Remade("llm-trees", "reports/llm-trees.md", (f"lab evaluate llm-trees {TABLES} --report",), 10),
+    Remade("llm-network", None,
+           (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.llm_network {_SET} --width 64 --epochs 150"), 10),
     Remade("llm", "reports/llm.md", (f"lab evaluate llm {TABLES} --report",), 20),
     Remade("collectives", "reports/collectives.md", (f"lab evaluate collectives {TABLES} --report",), 1),
     Remade("serving-simulation", "reports/serving-simulation-measured.md",
@@ -71,6 +91,11 @@ REMADE = (
     Remade("adapt", "reports/adapt.md", (f"lab evaluate adapt {TABLES} --report",), 8),
     Remade("transfer", "reports/other-gpus.md", (f"lab evaluate transfer {TABLES} --report",), 2),
     Remade("few-shot", None, (f"lab.papers.few_shot {TABLES}",)),
+    # eight minutes of an H200 by design, which nobody has run; --small is for one core
+    Remade("chapter7", None, (f"lab.papers.graph_llm.study {TABLES}",)),
+    Remade("slices", "reports/slices.md", ("foretell evaluate slices --report",)),
+    Remade("occupancy", "reports/occupancy.md", ("foretell evaluate occupancy --report",)),
+    Remade("unit-network", "reports/evaluation.md", ("foretell evaluate unit-network --split architecture --report",)),
 )  # fmt: skip
 
 

@@ -91,23 +91,34 @@ class Judged:
     deviation: float
 
 
+Case = tuple[str, Workload, float]  # the group, the workload, and its measured milliseconds
+BaseOf = Callable[[Workload], Predictor]
+
+
 def judged_sets(tables: Path, store: Path, cache: Path, log: Log) -> Iterator[Judged]:
     """Every device, from the cache where there is one."""
-    base = partial(_base, tables, store, cache)
-    for name, run in RUNS.items():
-        yield _cached(name, cache, log, base, partial(_timm, tables / "timm", run, store / "graphs"))
-    for name, device in NEUSIGHT.items():
-        yield _cached(f"{name}, operators", cache, log, base, partial(_neusight, tables / "neusight", device))
-    for part in SLICES:
-        yield _cached(f"H200 {part}", cache, log, base, partial(_slices, store, part))
+    base = left_out_base(tables, store, cache)
+    for name, cases in measured_cases(tables, store).items():
+        yield judged_set(name, cases, cache, log, base)
 
 
-Case = tuple[str, Workload, float]  # the group, the workload, and its measured milliseconds
+def left_out_base(tables: Path, store: Path, cache: Path) -> BaseOf:
+    """What is adapted: `transfer`, fitted without the device of a workload."""
+    return partial(_base, tables, store, cache)
 
 
-def _cached(
-    name: str, cache: Path, log: Log, base: Callable[[Workload], Predictor], cases: Callable[[], Iterator[Case]]
-) -> Judged:
+def measured_cases(tables: Path, store: Path) -> dict[str, Callable[[], Iterator[Case]]]:
+    """What was measured on every device, by its name."""
+    return {
+        **{name: partial(_timm, tables / "timm", run, store / "graphs") for name, run in RUNS.items()},
+        **{f"{name}, operators": partial(_neusight, tables / "neusight", name_there)
+           for name, name_there in NEUSIGHT.items()},
+        **{f"H200 {part}": partial(_slices, store, part) for part in SLICES},
+    }  # fmt: skip
+
+
+def judged_set(name: str, cases: Callable[[], Iterator[Case]], cache: Path, log: Log, base: BaseOf) -> Judged:
+    """One device, from the cache where there is one; ``base`` gives the predictor that is adapted."""
     # another fit of the base gives other figures
     fits = [read_shipped(file) for file in ("transfer.json", f"slices-{CONSTANTS_FROM}.json")]
     state = (name, VERSION, FEATURES_VERSION, POOLED_SCHEMA, MODELS, OPERATORS, shipped_index()[CONSTANTS_FROM], fits)
@@ -123,7 +134,7 @@ def _cached(
     return _judged(name, np.load(file, allow_pickle=False))
 
 
-def _described(cases: Iterator[Case], base_for: Callable[[Workload], Predictor], log: Log) -> dict[str, Any]:
+def _described(cases: Iterator[Case], base_for: BaseOf, log: Log) -> dict[str, Any]:
     groups, features, sizes, unit_us, counts, bounds, pooled, measured, predicted = ([] for _ in range(9))
     deviation = 0.0
     for group, workload, measured_ms in cases:

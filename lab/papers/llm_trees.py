@@ -59,6 +59,7 @@ class Forward:
     features: Mapping[str, float]
     truths: Mapping[str, float]
     family: str
+    workload_id: str = ""
 
 
 def read_forwards(store: Path) -> list[Forward]:
@@ -99,7 +100,7 @@ def _family(spec: str) -> str:
 def _measured(store: Path) -> Iterator[dict[str, Any]]:
     parquet = require("pyarrow.parquet", extra="train", purpose="Reading measurements")
     columns = ["spec", "family", "zoo", "mode", "dtype", "batch_size", "input_shape", "status", "latency_ms",
-               "memory_mib", "energy_j", "runtime"]  # fmt: skip
+               "memory_mib", "energy_j", "runtime", "workload_id"]  # fmt: skip
     for file in sorted(store.glob("h200/*/measurements.parquet")):
         for row in parquet.read_table(file, columns=columns).to_pylist():
             is_forward = row["zoo"] == "hf" and row["mode"] in ("inference", "prefill") and row["status"] == "ok"
@@ -131,7 +132,8 @@ def _forward(row: Mapping[str, Any], totals: Mapping[str, float]) -> Forward:
         "throughput": batch / row["latency_ms"] * KILO, "memory": row["memory_mib"] or np.nan,
         "energy": energy / batch if energy else np.nan,
     }  # fmt: skip
-    return Forward(features, truths, row["family"].removeprefix("llm-").removeprefix("hf-"))
+    family = row["family"].removeprefix("llm-").removeprefix("hf-")
+    return Forward(features, truths, family, row.get("workload_id", ""))
 
 
 Fit = Callable[[Array, Array, int], Callable[[Array], Array]]

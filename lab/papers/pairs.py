@@ -6,6 +6,8 @@ batch size (the next larger one), the length of the input, or the dtype, and in 
 """
 
 import argparse
+import gzip
+import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,6 +72,13 @@ CLAIMS = (
     Claim("mixed precision trains with less memory", "bf16", _of("memory_mib"), rises=False, chosen=_is_step),
     Claim("mixed precision trains with less power", "bf16", _of("power_w"), rises=False, chosen=_is_step),
 )
+# on the grid of encoders (`lab.campaigns.serving.encoder_grid`): NF4 by bitsandbytes against fp16
+CLAIMS_4_BITS = (
+    Claim("4 bits need less memory than fp16", "nf4", _of("memory_mib"), rises=False, chosen=_is_forward),
+    Claim("4 bits take longer than fp16", "nf4", _of("latency_ms"), rises=True, chosen=_is_forward),
+    Claim("4 bits need more energy than fp16", "nf4", _of("energy_j"), rises=True, chosen=_is_forward),
+)
+_BASES = {"nf4": "fp16"}  # what a precision is compared with; others with single precision
 
 
 def ratios(rows: Sequence[Row], claim: Claim) -> list[float]:
@@ -89,20 +98,33 @@ def _pairs(rows: Sequence[Row], kind: str) -> Iterator[tuple[Row, Row]]:
         groups[tuple(row.get(name) for name in _FIELDS if name != varied)].append(row)
     for members in groups.values():
         if varied == "dtype":
-            singles = [row for row in members if row["dtype"] == "fp32"]
+            singles = [row for row in members if row["dtype"] == _BASES.get(kind, "fp32")]
             yield from ((single, row) for single in singles for row in members if row["dtype"] == kind)
         else:
             ordered = sorted(members, key=lambda row: int(str(row[varied]).split("x")[-1]))
             yield from pairwise(ordered)
 
 
+def encoder_rows(store: Path) -> list[Row]:
+    """The grid of encoders as rows of measurements."""
+    plain = {"mode": "inference", "optimizer": "", "energy_j": None}
+    lines = [
+        line
+        for file in sorted(store.glob("h200/*/encoders*.jsonl.gz"))
+        for line in gzip.decompress(file.read_bytes()).splitlines()
+    ]
+    return [{**plain, **(row := json.loads(line)), "input_shape": str(row["tokens"])} for line in lines]
+
+
 def main() -> None:
     """Print one line for each claim."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", type=Path, default=Path("data"))
-    rows = [row for row in measured_rows(parser.parse_args().store).values() if row["latency_source"] == "cuda-graph"]
-    for claim in CLAIMS:
-        found = ratios(rows, claim)
+    store = parser.parse_args().store
+    rows = [row for row in measured_rows(store).values() if row["latency_source"] == "cuda-graph"]
+    encoders = [row for row in encoder_rows(store) if row.get("latency_ms")]
+    for claim, own in ((claim, own) for claims, own in ((CLAIMS, rows), (CLAIMS_4_BITS, encoders)) for claim in claims):
+        found = ratios(own, claim)
         holds = sum((ratio > 1) == claim.rises for ratio in found)
         middle = f"{median(found):.3g}" if found else "–"
         sys.stdout.write(f"{claim.text}: {holds} of {len(found)} pairs, median ratio {middle}\n")

@@ -1,6 +1,5 @@
 """Records that people read: a few lines in a shell, a table in a notebook, a data frame where pandas is installed."""
 
-import html
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -51,6 +50,8 @@ class Readable(ABC):
 
     def _repr_html_(self) -> str:
         """A table for notebooks; names inside a model may hold anything, so all text is escaped."""
+        import html  # a notebook has it already; a command starts without it
+
         cells = "".join(
             f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
             f"<td style='text-align:left'>{html.escape(value)}</td></tr>"

@@ -11,7 +11,6 @@ Traceback (most recent call last):
 foretell.errors.UnknownNameError: Unknown shape 'sqare'. Did you mean 'square'?
 """
 
-import difflib
 import importlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +22,8 @@ from foretell.errors import UnknownNameError
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return a sentence that suggests the closest choice, or lists all choices if they are few, or is empty."""
     known = sorted(set(choices))
+    import difflib  # only where somebody mistypes a name: start-up time counts
+
     # 0.6, the default of difflib, finds one or two typing errors in a short name
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if close:

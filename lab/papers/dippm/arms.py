@@ -13,6 +13,7 @@ from lab.papers.graph_networks.recipes import Recipe, find_recipe
 
 BLOCKS = ("dippm", "gcn", "gat", "gin", "mlp")
 TABLE_4_STEPS = 73_560
+NARROW_EPOCHS, NARROW_STEPS = 150, 20_000  # what a core can run
 _TARGETS = ("latency_ms", "energy_j", "device_memory_mib", "memory_mib")
 
 
@@ -41,8 +42,22 @@ class Arm:
         return replace(self.recipe, epochs=max(round(self.steps / each), 1))
 
 
-def arms(part: Literal["main", "others", "published", "table-4"]) -> list[Arm]:
-    """The arms of one part of the study, the most important first."""
+def narrowed(arm: Arm, width: int) -> Arm:
+    """The arm with all layers of another width; its fit is not that of the paper, and says so in its recipe."""
+    return replace(arm, recipe=replace(arm.recipe, width=width))
+
+
+Part = Literal["main", "others", "published", "table-4", "narrow", "narrow-tables", "thesis-mlp"]
+
+
+def arms(part: Part) -> list[Arm]:
+    """The arms of one part of the study, the most important first; the narrow ones are for a CPU."""
+    if part == "narrow":
+        return _narrow()
+    if part == "narrow-tables":
+        return _narrow_tables()
+    if part == "thesis-mlp":
+        return [_published_mlp(seed) for seed in range(3)]
     if part == "main":
         return [
             *(_best("dippm", "inference", "architecture", seed, 170) for seed in range(3)),
@@ -77,6 +92,36 @@ def arms(part: Literal["main", "others", "published", "table-4"]) -> list[Arm]:
         for seed in range(2)
         for block in BLOCKS
     ]
+
+
+def _narrow() -> list[Arm]:
+    """Every block at its best on the ten families, squares, and GraphSAGE on architectures that it has not seen."""
+    best = {block: _best(block, "families", "random", 0, 600) for block in ("mlp", *BLOCKS)}  # the quick one first
+    dippm = best["dippm"]
+    squares = replace(dippm, name="dippm mse", recipe=replace(dippm.recipe, loss="mse"))
+    found = [*best.values(), _best("dippm", "families", "architecture", 0, 600), squares]
+    narrow = [replace(arm, recipe=replace(arm.recipe, epochs=NARROW_EPOCHS)) for arm in found]
+    half = replace(dippm, name="dippm half the epochs", recipe=replace(dippm.recipe, epochs=NARROW_EPOCHS // 2))
+    return [*narrow, half]
+
+
+def _narrow_tables() -> list[Arm]:
+    """Table 4 by epochs and by steps, with Huber's loss for every block, and with squares for GraphSAGE."""
+    found = []
+    for arm in (arm for arm in arms("table-4") if arm.seed == 0):
+        steps = None if arm.steps is None else NARROW_STEPS
+        found.append(replace(arm, steps=steps))
+        if arm.name.startswith("dippm"):
+            squares = replace(arm.recipe, loss="mse")
+            found.append(replace(arm, name=f"{arm.name} mse", recipe=squares, steps=steps))
+    return found
+
+
+def _published_mlp(seed: int) -> Arm:
+    """The MLP of the thesis (section 5.5.5.2): six static features, two layers of 512, raw milliseconds and squares."""
+    trappm = find_recipe("trappm", published=True)
+    recipe = replace(trappm, nodes="none", block="none", embedding="none", loss="mse", patience=1000)
+    return Arm("mlp of the thesis", "training", "random", seed, recipe, 300)
 
 
 def _best(block: str, subset: str, split: str, seed: int, seconds: float) -> Arm:

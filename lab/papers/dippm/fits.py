@@ -3,6 +3,9 @@
 ``python -m lab.papers.dippm.fits SET OUT --seconds 430 --processes 14`` fits all arms that OUT does not have yet. Each
 leaves a file with its predictions of the test side and its curve. A fit that was stopped goes on from its checkpoint.
 A cosine ends with the epochs or with the seconds of an arm, whichever is first; the file says which.
+
+A CPU can only fit narrow copies: ``--parts narrow,narrow-tables --width 64 --whole --processes 1``. With ``--whole``
+every arm runs all of its epochs: what the end of a sitting interrupts is finished by the same command later.
 """
 
 import argparse
@@ -14,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +29,7 @@ from numpy.typing import NDArray
 from foretell.datasets.splits import TEST, TRAIN, VALIDATION
 from foretell.files import write_whole
 from foretell.predictors.unit.fit_network import default_device
-from lab.papers.dippm.arms import Arm, arms
+from lab.papers.dippm.arms import Arm, arms, narrowed
 from lab.papers.dippm.sets import Labelled, read_set, split_rows, subset
 
 if TYPE_CHECKING:
@@ -48,6 +51,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=430.0, help="For all of them [430].")
     parser.add_argument("--processes", type=int, default=14, help="Fits at the same time [14].")
     parser.add_argument("--epochs", type=int, help="Fewer epochs, to try the command.")
+    parser.add_argument("--width", type=int, help="Narrow copies: the width of all layers.")
+    parser.add_argument("--limit-seconds", type=float, help="The most for one arm.")
+    parser.add_argument("--whole", action="store_true", help="All epochs of an arm, in several sittings if need be.")
+    parser.add_argument("--device", default=default_device(), help="cpu or cuda [what there is].")
     parser.add_argument("--self-test", action="store_true", help="Only compare captured steps with plain ones.")
     options = parser.parse_args()
     if options.self_test:
@@ -61,11 +68,17 @@ def main() -> None:
             replace(arm, steps=None, recipe=replace(arm.recipe, epochs=min(options.epochs, arm.recipe.epochs)))
             for arm in planned
         ]
-    run(planned, options.set, options.out, end, options.processes)
+    if options.limit_seconds:
+        planned = [replace(arm, seconds=min(arm.seconds, options.limit_seconds)) for arm in planned]
+    if options.width:
+        planned = [narrowed(arm, options.width) for arm in planned]
+    run(planned, options.set, options.out, end, options.processes, options.device, whole=options.whole)
     collect(options.out)
 
 
-def run(planned: Sequence[Arm], file: Path, out: Path, end: float, processes: int) -> None:
+def run(
+    planned: Sequence[Arm], file: Path, out: Path, end: float, processes: int, device: str, *, whole: bool = False
+) -> None:
     """Fit arms until a moment; the first ones are started first."""
     waiting = [arm for arm in planned if not _file(out, arm).exists()]
     context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
@@ -73,9 +86,9 @@ def run(planned: Sequence[Arm], file: Path, out: Path, end: float, processes: in
     with ProcessPoolExecutor(processes, context, open_set, (file,)) as pool:
         for _ in range(processes):
             pool.submit(_wait)  # processes read the set while captures are tried
-        captured = captures_work(file) if default_device() == "cuda" else False
+        captured = captures_work(file) if device == "cuda" else False
         say(f"steps are {'captured' if captured else 'plain'}")
-        fits = {pool.submit(fit_arm, arm, out, end, captured): arm for arm in waiting}
+        fits = {pool.submit(fit_arm, arm, out, end, captured, device, whole): arm for arm in waiting}
         for future in as_completed(fits):
             try:
                 say(f"{end - time.time():.0f} s left, {fits[future].key}: {future.result()}")
@@ -83,8 +96,13 @@ def run(planned: Sequence[Arm], file: Path, out: Path, end: float, processes: in
                 say(f"{fits[future].key} failed: {type(error).__name__}: {error}")
 
 
-def fit_arm(arm: Arm, out: Path, end: float, captured: bool) -> str:
-    """Fit one arm, and write what it predicts for the test side; one line about it."""
+def fit_arm(
+    arm: Arm, out: Path, end: float, captured: bool, device: str = "cpu", whole: bool = False
+) -> str:  # fmt: skip
+    """Fit one arm, and write what it predicts for the test side; one line about it.
+
+    A ``whole`` arm is not limited in its seconds: the end of the sitting leaves a checkpoint, and no result.
+    """
     from lab.papers.graph_networks.training import fit
 
     began = time.time()
@@ -93,12 +111,16 @@ def fit_arm(arm: Arm, out: Path, end: float, captured: bool) -> str:
     if seconds < _LEAST_S / 2:
         return "no time left"
     samples = {side: [(row.graph, row.truth) for row in parts[side]] for side in (TRAIN, VALIDATION)}
-    recipe, device = arm.sized(len(parts[TRAIN])), default_device()
+    recipe = arm.sized(len(parts[TRAIN]))
     checkpoint = out / "checkpoints" / f"{arm.key}.pt"
-    fitted = fit(
-        samples[TRAIN], samples[VALIDATION], recipe, arm.seed, device=device, seconds=seconds,
-        checkpoint=checkpoint, save_every_s=_SAVE_EVERY_S, captured=captured,
-    )  # fmt: skip
+    try:
+        fitted = fit(
+            samples[TRAIN], samples[VALIDATION], recipe, arm.seed, stop_at(end) if whole else _go_on, device=device,
+            seconds=None if whole else seconds, checkpoint=checkpoint, save_every_s=0.0 if whole else _SAVE_EVERY_S,
+            captured=captured,
+        )  # fmt: skip
+    except InterruptedError as interruption:
+        return f"{interruption} of {recipe.epochs}; the next sitting goes on"
     facts = {
         "arm": arm.name, "subset": arm.subset, "split": arm.split, "seed": arm.seed, "device": device,
         "captured": captured, "spent_s": round(time.time() - began, 1),
@@ -108,12 +130,26 @@ def fit_arm(arm: Arm, out: Path, end: float, captured: bool) -> str:
     return line
 
 
+def stop_at(end: float) -> Callable[[int, dict[str, float]], None]:
+    """A function that interrupts a fit after the first epoch that ends later; its checkpoint is written by then."""
+
+    def check(epoch: int, _record: dict[str, float]) -> None:
+        if time.time() > end:
+            raise InterruptedError(f"interrupted after {epoch + 1} epochs")
+
+    return check
+
+
+def _go_on(_epoch: int, _record: dict[str, float]) -> None:
+    pass
+
+
 def save(file: Path, fitted: "Fitted", graphs: int, test: Sequence[Labelled], facts: Mapping[str, object]) -> str:
     """Write what a fitted network predicts for the test side, with its curve; one line about it."""
     from lab.papers.graph_networks.loop import improvement
 
     recipe, history = fitted.recipe, fitted.history
-    predicted = fitted.predict([row.graph for row in test], default_device())
+    predicted = fitted.predict([row.graph for row in test], str(facts.get("device", default_device())))
     told = {
         **facts, "graphs": graphs, "epochs": len(history), "planned_epochs": recipe.epochs, "batch": recipe.batch,
         "steps": len(history) * -(-graphs // recipe.batch), "improvement_of_last_tenth": improvement(history),

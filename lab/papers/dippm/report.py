@@ -13,14 +13,18 @@ from numpy.typing import NDArray
 
 from foretell.files import write_whole
 from lab.papers.dippm.mig import dippm_mig
-from lab.papers.dippm.sets import Labelled, read_set
+from lab.papers.dippm.sets import Labelled, family_of, read_set
 
 METRICS = {
     "latency_ms": "latency", "energy_j": "energy", "device_memory_mib": "device memory", "memory_mib": "memory",
     "power_w": "power",
 }  # fmt: skip
 JOINT = ("latency_ms", "energy_j", "device_memory_mib")
-TITLES = {"dippm": "DIPPM, fitted until it converges", "trappm": "TraPPM's pre-training"}
+TITLES = {
+    "dippm": "DIPPM, fitted until it converges", "trappm": "TraPPM's pre-training",
+    "dippm-narrow": "DIPPM, narrow copies fitted by one core",
+    "trappm-narrow": "TraPPM, narrow copies fitted by one core",
+}  # fmt: skip
 CONVERGED = 0.02  # the last tenth of the epochs improves the validation error by less
 _DECILES = 10
 
@@ -32,6 +36,7 @@ class Fitted:
     facts: Mapping[str, Any]
     truth: Mapping[str, NDArray[np.float64]]
     predicted: Mapping[str, NDArray[np.float64]]
+    families: Sequence[str] = ()
 
     @property
     def group(self) -> tuple[str, str, str]:
@@ -56,14 +61,40 @@ def has_converged(arm: Fitted) -> bool:
     return bool(facts["epochs"] >= facts["planned_epochs"] and facts["improvement_of_last_tenth"] < CONVERGED)
 
 
+def spread(arm: Fitted, metric: str, power: int) -> float | None:
+    """The mean absolute error (1) or the root of the mean square (2) in the unit of a metric."""
+    if metric not in arm.predicted:
+        return None
+    off = arm.predicted[metric] - arm.truth[metric]
+    return float(np.nanmean(np.abs(off) ** power) ** (1 / power))
+
+
 def joint(arm: Fitted) -> float:
     """The paper's error: one mean over latency, energy and device memory together."""
     return float(np.mean(np.concatenate([arm.errors(metric) for metric in JOINT])))
 
 
+def by_family(arms: Sequence[Fitted]) -> dict[str, tuple[int, float, float]]:
+    """By family how many workloads of a group's test sides there are, and the mean errors of latency and memory."""
+    found: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for arm in arms:
+        latency = np.abs(arm.predicted["latency_ms"] / arm.truth["latency_ms"] - 1)
+        memory = np.full(len(latency), np.nan)
+        if "device_memory_mib" in arm.predicted:
+            memory = np.abs(arm.predicted["device_memory_mib"] / arm.truth["device_memory_mib"] - 1)
+        for family, *errors in zip(arm.families, latency.tolist(), memory.tolist(), strict=True):
+            found[family].append((errors[0], errors[1]))
+    return {
+        family: (len(errors), *np.nanmean(np.array(errors), axis=0).tolist())
+        for family, errors in sorted(found.items(), key=lambda item: -len(item[1]))
+        if np.isfinite(np.array(errors)).any(axis=0).all()
+    }
+
+
 def read_arms(file: Path, rows: Sequence[Labelled]) -> list[Fitted]:
     """The arms in a file of `lab.papers.dippm.fits`."""
     truths = {row.workload_id: row.truth for row in rows}
+    families = {row.workload_id: family_of(row.spec) or "others" for row in rows}
     with np.load(file, allow_pickle=False) as stored:
         arms: defaultdict[str, dict[str, NDArray[Any]]] = defaultdict(dict)
         for name in stored.files:
@@ -74,7 +105,8 @@ def read_arms(file: Path, rows: Sequence[Labelled]) -> list[Fitted]:
         ids = columns.pop("ids").tolist()
         facts = json.loads(str(columns.pop("facts")))
         truth = {metric: np.array([truths[key][metric] for key in ids]) for metric in columns}
-        fitted.append(Fitted(facts, truth, {name: values.astype(np.float64) for name, values in columns.items()}))
+        predicted = {name: values.astype(np.float64) for name, values in columns.items()}
+        fitted.append(Fitted(facts, truth, predicted, [families[key] for key in ids]))
     return fitted
 
 
@@ -83,18 +115,25 @@ def render(arms: Sequence[Fitted], title: str = TITLES["dippm"], name: str = "di
     groups: defaultdict[tuple[str, str, str], list[Fitted]] = defaultdict(list)
     for arm in arms:
         groups[arm.group].append(arm)
-    parts = [f"# {title}", f"Remade by `python -m lab remake {name}`. Errors in % on the test side."]
+    widths = sorted({arm.facts["recipe"]["width"] for arm in arms})
+    parts = [f"# {title}", f"Remade by `python -m lab remake {name}`. Errors in % on the test side; layers "
+             f"{' and '.join(map(str, widths))} wide (the papers have 512)."]  # fmt: skip
     for place in sorted({group[:2] for group in groups}):
         own = {group[2]: found for group, found in groups.items() if group[:2] == place}
         parts += [f"### {place[0]}, split by {place[1]}", _errors_table(own)]
     if any(group[2] == "dippm" for group in groups):
         parts += ["### MIG profiles by eq. 2, from predicted device memory", _mig_table(groups)]
-    parts += ["### Curves: validation error of latency in %, by tenths of the epochs", _curves(groups)]
+    parts += [
+        *_family_tables(groups),
+        "### Curves: validation error of latency in %, by tenths of the epochs",
+        _curves(groups),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
 def _errors_table(groups: Mapping[str, Sequence[Fitted]]) -> str:
-    head = ["arm", "seeds", *(f"{name} %" for name in METRICS.values()), "joint %", "median latency %", "epochs",
+    head = ["arm", "seeds", *(f"{name} %" for name in METRICS.values()), "joint %", "median latency %",
+            "MAE ms", "RMSE ms", "epochs",
             "steps", "last tenth %", "converged"]  # fmt: skip
     rows = []
     for name, arms in sorted(groups.items(), key=lambda item: _mean(item[1], "latency_ms")):
@@ -104,11 +143,27 @@ def _errors_table(groups: Mapping[str, Sequence[Fitted]]) -> str:
             name, str(len(arms)), *map(_spread, errors),
             _spread([100 * joint(arm) for arm in arms]),
             _spread([100 * np.median(arm.errors("latency_ms")) for arm in arms]),
+            *(_spread([value for arm in arms if (value := spread(arm, "latency_ms", power)) is not None])
+              for power in (1, 2)),
             _range([arm.facts["epochs"] for arm in arms]), _range([arm.facts["steps"] for arm in arms]),
             _spread([100 * value for value in last]),
             f"{sum(map(has_converged, arms))} of {len(arms)}",
         ])  # fmt: skip
     return _markdown(head, rows)
+
+
+_BY_FAMILY = ("dippm", "pre-trained", "none")  # the arms whose errors are shown by family
+
+
+def _family_tables(groups: Mapping[tuple[str, str, str], Sequence[Fitted]]) -> list[str]:
+    parts = []
+    for (subset, split, name), arms in sorted(groups.items()):
+        if name in _BY_FAMILY and arms[0].families:
+            rows = [[family, str(count), f"{100 * latency:.1f}", f"{100 * memory:.1f}"]
+                    for family, (count, latency, memory) in by_family(arms).items()]  # fmt: skip
+            parts += [f"### By family: {name}, {subset}, split by {split}",
+                      _markdown(["family", "workloads", "latency %", "device memory %"], rows)]  # fmt: skip
+    return parts
 
 
 def _mig_table(groups: Mapping[tuple[str, str, str], Sequence[Fitted]]) -> str:

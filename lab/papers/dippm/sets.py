@@ -84,7 +84,12 @@ def read_set(file: Path) -> list[Labelled]:
 
 
 def subset(rows: Sequence[Labelled], name: str) -> list[Labelled]:
-    """``families``: the ten of the paper; ``vision``: timm and torchvision; ``inference``: prefill and decode, too."""
+    """``families``: the ten of the paper; ``vision``: timm and torchvision; ``inference``: prefill and decode, too.
+
+    ``training`` are all training steps.
+    """
+    if name == "training":
+        return [row for row in rows if row.mode == "training"]
     if name == "inference":
         return [row for row in rows if row.mode != "training"]
     plain = [row for row in rows if row.mode == "inference"]

@@ -43,13 +43,24 @@ class PlacedGraphs:
     """Graphs whose arrays lie on a device, with their inputs scaled."""
 
     def __init__(
-        self, graphs: Sequence[OccupancyGraph], middle: NDArray[np.float32], spread: NDArray[np.float32], device: str
+        self,
+        graphs: Sequence[OccupancyGraph],
+        middle: NDArray[np.float32],
+        spread: NDArray[np.float32],
+        device: str,
+        *,
+        has_steps: bool = True,
     ) -> None:
         self._lengths = [len(graph) for graph in graphs]
         self._nodes = [torch.from_numpy((graph.nodes - middle) / spread).to(device) for graph in graphs]
         self._edges = [torch.from_numpy(graph.edges).to(device) for graph in graphs]
         self._edge_features = [torch.from_numpy(graph.edge_features).to(device) for graph in graphs]
-        self._steps = [steps_between(len(graph), edges) for graph, edges in zip(graphs, self._edges, strict=True)]
+        every = zip(self._lengths, self._edges, strict=True)
+        self._steps = [steps_between(length, edges) for length, edges in every] if has_steps else []
+        self._counts = [
+            torch.ones(len(graph), device=device) if graph.counts is None else torch.from_numpy(graph.counts).to(device)
+            for graph in graphs
+        ]
         self._device = device
 
     def batch(self, places: Part) -> Batch:
@@ -59,16 +70,19 @@ class PlacedGraphs:
         nodes = torch.zeros((*shape, self._nodes[0].shape[1]), device=self._device)
         is_node = torch.zeros(shape, dtype=torch.bool, device=self._device)
         links = torch.zeros(shape, dtype=torch.long, device=self._device)
-        steps = torch.zeros((*shape, most), dtype=torch.uint8, device=self._device)
+        steps = torch.zeros((*shape, most), dtype=torch.uint8, device=self._device) if self._steps else None
+        counts = torch.zeros(shape, device=self._device)
         edges = list[Any]()
         for row, place in enumerate(places.tolist()):
             count, own = self._lengths[place], self._edges[place]
             nodes[row, :count], is_node[row, :count] = self._nodes[place], True
             links[row, :count] = torch.bincount(own.flatten(), minlength=count).clamp(max=MOST_LINKS)
-            steps[row, :count, :count] = self._steps[place]
+            counts[row, :count] = self._counts[place]
+            if steps is not None:
+                steps[row, :count, :count] = self._steps[place]
             edges.append(own + row * most)
         features = torch.cat([self._edge_features[place] for place in places.tolist()])
-        return Batch(nodes, is_node, links, steps, torch.cat(edges, dim=1), features)
+        return Batch(nodes, is_node, links, steps, torch.cat(edges, dim=1), features, counts)
 
     def batches(self, size: int, order: Part | None = None) -> list[tuple[Any, Batch]]:
         """All graphs in batches, each with the places of its graphs; ``order`` shuffles what is of one size."""

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from lab.papers.dnn_occu.batches import PlacedGraphs
 from lab.papers.dnn_occu.graphs import OccupancyGraph
-from lab.papers.dnn_occu.networks import NETWORKS, torch
+from lab.papers.dnn_occu.merging import merge_equal
+from lab.papers.dnn_occu.networks import LOOKS_AT_SOURCES, NETWORKS, torch
 
 _LEAST_SPREAD = 0.05
 _LEAST_SHARE = 1e-3
@@ -42,6 +43,7 @@ class Fit:
 class Fitted:
     """A fitted network: the scale of its inputs, the losses of every epoch, and whether it stopped by itself."""
 
+    name: str
     network: Any
     middle: NDArray[np.float32]
     spread: NDArray[np.float32]
@@ -51,8 +53,17 @@ class Fitted:
 
     def predict(self, graphs: Sequence[OccupancyGraph]) -> Values:
         """The occupancy of each graph, in per cent."""
-        placed = PlacedGraphs(graphs, self.middle, self.spread, self.fit.device)
+        placed = _placed(self.name, graphs, self.middle, self.spread, self.fit.device)
         return _predict(self.network, placed.batches(self.fit.batch), len(graphs))
+
+
+def _placed(
+    name: str, graphs: Sequence[OccupancyGraph], middle: NDArray[np.float32], spread: NDArray[np.float32], device: str
+) -> PlacedGraphs:
+    """Graphs as a network needs them: equal nodes once where it cannot tell them apart, steps where it asks."""
+    if name in LOOKS_AT_SOURCES:
+        graphs = [merge_equal(graph, LOOKS_AT_SOURCES[name]) for graph in graphs]
+    return PlacedGraphs(graphs, middle, spread, device, has_steps=name == "dnn-occu")
 
 
 def _predict(network: Any, batches: Sequence[tuple[Any, Any]], count: int) -> Values:
@@ -82,9 +93,9 @@ def fit_network(
     torch.set_float32_matmul_precision("high" if is_gpu else "highest")
     optimizer = torch.optim.Adam(network.parameters(), lr=fit.rate, weight_decay=fit.decay, fused=is_gpu)
     target = torch.tensor(truth / 100.0, dtype=torch.float32, device=fit.device)
-    placed = PlacedGraphs(graphs, middle, spread, fit.device)
+    placed = _placed(name, graphs, middle, spread, fit.device)
     shuffles = [placed.batches(fit.batch, random.permutation(len(graphs))) for _ in range(min(_SHUFFLES, fit.epochs))]
-    judging = PlacedGraphs(validation[0], middle, spread, fit.device).batches(fit.batch)
+    judging = _placed(name, validation[0], middle, spread, fit.device).batches(fit.batch)
     losses, best, stale, began, converged = list[tuple[float, float]](), dict[str, Any](), 0, time.monotonic(), False
     for epoch in range(fit.epochs):
         network.train()
@@ -110,7 +121,7 @@ def fit_network(
         if converged or (fit.seconds is not None and elapsed_s > fit.seconds):
             break
     network.load_state_dict(best)
-    return Fitted(network, middle, spread, fit, tuple(losses), converged)
+    return Fitted(name, network, middle, spread, fit, tuple(losses), converged)
 
 
 def _copy(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class OccupancyGraph:
     nodes: Array
     edges: NDArray[np.int64]  # (2, edges): from, to
     edge_features: Array
+    counts: Array | None = None  # how many equal nodes each stands for; one if there are none
 
     def __len__(self) -> int:
         return len(self.nodes)

@@ -20,19 +20,22 @@ from lab.papers.dnn_occu.graphs import FARTHEST, MOST_LINKS
 torch: Any = require("torch", extra="train", purpose="Networks of papers")
 nn = torch.nn
 Module: Any = nn.Module
+# the fast path of inference takes what is added to scores for flags
+torch.backends.mha.set_fastpath_enabled(False)
 HEADS = 4
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Graphs of one size: ``is_node`` flags what is no padding, ``edge_of`` is the graph of each edge."""
+    """Graphs of one size: ``is_node`` flags what is no padding, ``counts`` is how many equal nodes each stands for."""
 
     nodes: Any  # (graphs, most, features)
     is_node: Any  # (graphs, most)
     links: Any  # (graphs, most)
-    steps: Any  # (graphs, most, most)
+    steps: Any  # (graphs, most, most); None where no network asks for it
     edges: Any  # (2, edges): positions in graphs × most
     edge_features: Any  # (edges, features)
+    counts: Any  # (graphs, most); 0 where nothing is
 
 
 class Anee(Module):  # type: ignore[misc]
@@ -136,7 +139,7 @@ class DnnPerf(Module):  # type: ignore[misc]
         state, edges = batch.nodes.flatten(0, 1), batch.edge_features
         for layer in self.layers:
             state, edges = layer(state, batch.edges, edges)
-        return self.leave(_mean(state.view(*batch.is_node.shape, -1), batch.is_node))[:, 0]
+        return self.leave(_mean(state.view(*batch.is_node.shape, -1), batch.counts))[:, 0]
 
 
 class Mlp(Module):  # type: ignore[misc]
@@ -152,7 +155,7 @@ class Mlp(Module):  # type: ignore[misc]
 
     def forward(self, batch: Batch) -> Any:
         """One number for each graph."""
-        return self.layers(_mean(batch.nodes, batch.is_node))[:, 0]
+        return self.layers(_mean(batch.nodes, batch.counts))[:, 0]
 
 
 class Lstm(Module):  # type: ignore[misc]
@@ -185,13 +188,16 @@ class Transformer(Module):  # type: ignore[misc]
 
     def forward(self, batch: Batch) -> Any:
         """One number for each graph."""
-        state = self.layers(self.enter(batch.nodes), src_key_padding_mask=~batch.is_node)
-        return self.leave(_mean(state, batch.is_node))[:, 0]
+        # added to every score: n equal nodes get n times the attention of one, and padding gets none
+        state = self.layers(self.enter(batch.nodes), src_key_padding_mask=torch.log(batch.counts))
+        return self.leave(_mean(state, batch.counts))[:, 0]
 
 
-def _mean(state: Any, is_node: Any) -> Any:
-    flags = is_node[..., None].to(state.dtype)
-    return (state * flags).sum(1) / flags.sum(1)
+def _mean(state: Any, counts: Any) -> Any:
+    weights = counts[..., None].to(state.dtype)
+    return (state * weights).sum(1) / weights.sum(1)
 
 
 NETWORKS = {"dnn-occu": DnnOccu, "dnnperf": DnnPerf, "transformer": Transformer, "lstm": Lstm, "mlp": Mlp}
+# how many layers deep a network looks at the sources of a node; equal nodes are merged where it sees nothing else
+LOOKS_AT_SOURCES = {"dnnperf": 3, "transformer": 0, "mlp": 0}

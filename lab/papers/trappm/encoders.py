@@ -9,6 +9,9 @@ may be what keeps the published one from learning. Graphs of test architectures 
 
 Arms: *pre-trained* (frozen), *tuned* (pre-trained, then trained on), *random* (frozen, with the norms' statistics), and
 *none* (zeros in its place), all of one shape; 10, 25, 50 and 100 % of the labels, equal numbers of steps.
+
+A CPU can only pre-train narrow copies: ``--width 64 --whole --processes 1 --seeds 1``. With ``--whole`` every encoder
+takes all of its steps and every regressor all of its epochs, in several sittings if need be.
 """
 
 import argparse
@@ -19,7 +22,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -47,22 +50,54 @@ _SAVE_EVERY_S = 120.0
 
 
 @dataclass(frozen=True)
+class Plan:
+    """How arms are fitted: narrow copies or not, on which device, and whether an arm may be stopped by the time."""
+
+    width: int | None = None
+    device: str = field(default_factory=default_device)
+    whole: bool = False
+
+    @property
+    def save_every_s(self) -> float:
+        """A whole arm can be interrupted after every epoch."""
+        return 0.0 if self.whole else _SAVE_EVERY_S
+
+    def seconds(self, end: float) -> float | None:
+        """What an arm may take; a whole one takes what it needs."""
+        return None if self.whole else max(end - time.time(), 1.0)
+
+    def progress(self, end: float) -> Callable[[int, dict[str, float]], None]:
+        """What is called after each epoch."""
+        return fits.stop_at(end if self.whole else float("inf"))
+
+
+@dataclass(frozen=True)
 class EncoderArm:
     """An encoder: its seed (of the split, too), whether a ReLU is its end, and its dropout."""
 
     seed: int
     last_relu: bool
     dropout: float
+    masked: bool = False  # learns hidden features of nodes instead of edges
 
     @property
     def key(self) -> str:
         """The name of its file."""
-        return f"{'relu' if self.last_relu else 'linear'}-{self.dropout:g}-{self.seed}"
+        end = "masked" if self.masked else "relu" if self.last_relu else "linear"
+        return f"{end}-{self.dropout:g}-{self.seed}"
 
-    def recipe(self, graphs: int, steps: int) -> Recipe:
+    def recipe(self, graphs: int, steps: int, width: int | None = None) -> Recipe:
         """Batches of 16 graphs, and the epochs that the steps are."""
-        plain = replace(find_recipe("trappm"), batch=16, last_relu=self.last_relu, encoder_dropout=self.dropout)
+        trappm = narrowed(find_recipe("trappm"), width)
+        plain = replace(trappm, batch=16, last_relu=self.last_relu, encoder_dropout=self.dropout)
         return replace(plain, encoder_epochs=max(round(steps * plain.batch / graphs), 1))
+
+
+def narrowed(recipe: Recipe, width: int | None) -> Recipe:
+    """The recipe with layers of another width, and the first one of the encoder twice as wide, as published."""
+    if width is None:
+        return recipe
+    return replace(recipe, width=width, encoder_widths=(2 * width, *(width,) * (len(recipe.encoder_widths) - 1)))
 
 
 # the one that the arms use first
@@ -71,6 +106,7 @@ ENCODERS = (
     EncoderArm(0, last_relu=True, dropout=0.5),
     EncoderArm(0, last_relu=False, dropout=0.5),
     EncoderArm(0, last_relu=True, dropout=0.0),
+    EncoderArm(0, last_relu=False, dropout=0.0, masked=True),
 )
 
 
@@ -106,7 +142,9 @@ def step_arms(seeds: Sequence[int] = range(3)) -> list[StepArm]:
                 if share in (0.25, 1.0):
                     found.append(StepArm("tuned", "trained", share, split, seed, own))
     published = EncoderArm(0, last_relu=True, dropout=0.5).key
+    masked = EncoderArm(0, last_relu=False, dropout=0.0, masked=True).key
     found += [StepArm("pre-trained as published", "frozen", share, "random", 0, published) for share in SHARES]
+    found += [StepArm("masked features", "frozen", share, "random", 0, masked) for share in (0.25, 1.0)]
     return sorted(found, key=lambda arm: arm.embedding != "trained")  # the long ones first
 
 
@@ -121,25 +159,31 @@ def base_graphs(rows: Sequence[Labelled], side: str, seed: int) -> list[Labelled
     return chosen
 
 
-def pretrain_arm(arm: EncoderArm, out: Path, end: float, steps: int, count: int) -> str:
+def pretrain_arm(
+    arm: EncoderArm, out: Path, end: float, steps: int, count: int, plan: Plan | None = None
+) -> str:  # fmt: skip
     """Pre-train one encoder, and write its weights; one line about it."""
     from lab.papers.graph_networks.forward import ENCODER
     from lab.papers.graph_networks.scales import node_scales
     from lab.papers.graph_networks.tensors import DeviceGraphs
     from lab.papers.trappm.pretraining import train_encoder
 
-    began, device = time.time(), default_device()
+    plan = plan or Plan()
+    began, device = time.time(), plan.device
     known = [row.graph for row in base_graphs(fits.rows(), TRAIN, arm.seed)]
     graphs = unlabelled(known, count, arm.seed)
     aside = [row.graph for row in base_graphs(fits.rows(), VALIDATION, arm.seed)]
-    recipe = arm.recipe(len(graphs), steps)
+    recipe = arm.recipe(len(graphs), steps, plan.width)
     scales = node_scales(f"{ENCODER}.nodes", graphs, recipe)
     sides = [DeviceGraphs.place(some, recipe, device) for some in (graphs, unlabelled(aside, HELD_ASIDE, arm.seed))]
     checkpoint = out / "checkpoints" / f"encoder-{arm.key}.pt"
-    encoder = train_encoder(
-        sides[0], sides[1], recipe, arm.seed, scales, lambda _epoch, _record: None, device, checkpoint,
-        end - time.time(), _SAVE_EVERY_S,
-    )  # fmt: skip
+    try:
+        encoder = train_encoder(
+            sides[0], sides[1], recipe, arm.seed, scales, plan.progress(end), device, checkpoint,
+            plan.seconds(end), plan.save_every_s, masked=arm.masked,
+        )  # fmt: skip
+    except InterruptedError as interruption:
+        return f"{interruption} of {recipe.encoder_epochs}; the next sitting goes on"
     each = -(-len(graphs) // recipe.batch)
     facts = {
         "encoder": arm.key, "graphs": len(graphs), "known": len(known), "epochs": len(encoder.history),
@@ -156,25 +200,32 @@ def pretrain_arm(arm: EncoderArm, out: Path, end: float, steps: int, count: int)
     return f"{facts['steps']} steps in {facts['spent_s']} s, loss {encoder.loss:.4f} on graphs held aside"
 
 
-def fit_step_arm(arm: StepArm, out: Path, end: float, epochs: int, captured: bool) -> str:
+def fit_step_arm(
+    arm: StepArm, out: Path, end: float, epochs: int, captured: bool, plan: Plan | None = None
+) -> str:  # fmt: skip
     """Fit one regressor; one line about it."""
     from lab.papers.graph_networks.training import fit
 
-    began, device = time.time(), default_device()
+    plan = plan or Plan()
+    began, device = time.time(), plan.device
     steps = [row for row in fits.rows() if row.mode == "training"]
     parts = split_rows(steps, arm.split, arm.seed)
     labelled = share_of(parts[TRAIN], arm.split, arm.share, arm.seed)
-    recipe = replace(find_recipe("trappm"), targets=_TARGETS, batch=32, embedding=arm.embedding)
+    recipe = narrowed(find_recipe("trappm"), plan.width)
+    recipe = replace(recipe, targets=_TARGETS, batch=32, embedding=arm.embedding)
     # equal numbers of steps, however few the labels are
     longer = round(epochs * -(-len(parts[TRAIN]) // recipe.batch) / -(-len(labelled) // recipe.batch))
     recipe = replace(recipe, epochs=longer, patience=longer)
     encoder = _encoder_of(arm, recipe, out, parts[TRAIN], device)
     checkpoint = out / "checkpoints" / f"{arm.key}.pt"
-    fitted = fit(
-        [(row.graph, row.truth) for row in labelled], [(row.graph, row.truth) for row in parts[VALIDATION]], recipe,
-        arm.seed, device=device, encoder=encoder, seconds=max(end - time.time(), 1.0), captured=captured,
-        checkpoint=checkpoint, save_every_s=_SAVE_EVERY_S,
-    )  # fmt: skip
+    try:
+        fitted = fit(
+            [(row.graph, row.truth) for row in labelled], [(row.graph, row.truth) for row in parts[VALIDATION]],
+            recipe, arm.seed, plan.progress(end), device=device, encoder=encoder, seconds=plan.seconds(end),
+            captured=captured, checkpoint=checkpoint, save_every_s=plan.save_every_s,
+        )  # fmt: skip
+    except InterruptedError as interruption:
+        return f"{interruption} of {recipe.epochs}; the next sitting goes on"
     facts = {
         "arm": arm.name, "subset": f"training steps, {100 * arm.share:g} % of the labels", "split": arm.split,
         "seed": arm.seed, "device": device, "captured": captured, "spent_s": round(time.time() - began, 1),
@@ -187,15 +238,21 @@ def fit_step_arm(arm: StepArm, out: Path, end: float, epochs: int, captured: boo
 def _encoder_of(
     arm: StepArm, recipe: Recipe, out: Path, rows: Sequence[Labelled], device: str
 ) -> "Encoder | None":  # fmt: skip
-    from lab.papers.graph_networks.training import Encoder
     from lab.papers.trappm.pretraining import random_encoder
 
     if arm.embedding == "zeros":
         return None
     if arm.encoder is None:
         return random_encoder([row.graph for row in rows], replace(recipe, last_relu=False), arm.seed, device)
-    with np.load(out / "encoders" / f"{arm.encoder}.npz", allow_pickle=False) as stored:
-        weights = {name.partition(":")[2]: stored[name] for name in stored.files if name.startswith("weight:")}
+    return read_encoder(out, arm.encoder)
+
+
+def read_encoder(out: Path, name: str) -> "Encoder":
+    """An encoder that `pretrain_arm` wrote."""
+    from lab.papers.graph_networks.training import Encoder
+
+    with np.load(out / "encoders" / f"{name}.npz", allow_pickle=False) as stored:
+        weights = {key.partition(":")[2]: stored[key] for key in stored.files if key.startswith("weight:")}
         return Encoder(weights, bool(stored["last_relu"]), float(stored["loss"]))
 
 
@@ -210,19 +267,29 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS, help=f"Of each encoder [{STEPS}].")
     parser.add_argument("--graphs", type=int, default=COUNT, help=f"Without labels [{COUNT}].")
     parser.add_argument("--epochs", type=int, default=300, help="Of each regressor [300].")
+    parser.add_argument("--width", type=int, help="Narrow copies: the width of all layers.")
+    parser.add_argument("--seeds", type=int, default=3, help="Seeds of the arms [3].")
+    parser.add_argument("--encoders", default="", help="Those whose names begin so, separated by commas [all].")
+    parser.add_argument("--least-share", type=float, default=0.0, help="The least share of the labels [all].")
+    parser.add_argument("--whole", action="store_true", help="All steps and epochs, in several sittings if need be.")
+    parser.add_argument("--device", default=default_device(), help="cpu or cuda [what there is].")
     options = parser.parse_args()
     began, out = time.time(), options.out
     first_end, end = began + options.share * options.seconds, began + options.seconds
+    plan = Plan(options.width, options.device, options.whole)
     os.environ["OMP_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.processes, context, fits.open_set, (options.set,)) as pool:
         for _ in range(options.processes):
             pool.submit(time.sleep, 0.5)  # all processes read the set at once
-        captured = fits.captures_work(options.set) if default_device() == "cuda" else False
-        encoders = [arm for arm in ENCODERS if not (out / "encoders" / f"{arm.key}.npz").exists()]
-        _all(pool, pretrain_arm, [(arm, out, first_end, options.steps, options.graphs) for arm in encoders])
-        waiting = [arm for arm in step_arms() if not (out / "arms" / f"{arm.key}.npz").exists()]
-        _all(pool, fit_step_arm, [(arm, out, end, options.epochs, captured) for arm in waiting])
+        captured = fits.captures_work(options.set) if options.device == "cuda" else False
+        encoders = [arm for arm in ENCODERS if arm.key.startswith(tuple(options.encoders.split(",")))]
+        encoders = [arm for arm in encoders if not (out / "encoders" / f"{arm.key}.npz").exists()]
+        _all(pool, pretrain_arm, [(arm, out, first_end, options.steps, options.graphs, plan) for arm in encoders])
+        made = {file.stem for file in (out / "encoders").glob("*.npz")} | {None}
+        planned = [arm for arm in step_arms(range(options.seeds)) if arm.share >= options.least_share]
+        waiting = [arm for arm in planned if not (out / "arms" / f"{arm.key}.npz").exists() and arm.encoder in made]
+        _all(pool, fit_step_arm, [(arm, out, end, options.epochs, captured, plan) for arm in waiting])
     fits.collect(out, "trappm-arms.npz")
     facts = {}
     for file in sorted((out / "encoders").glob("*.npz")):

@@ -6,7 +6,7 @@ on edges and −log(1 − Â) on as many pairs of the same graph that are not ed
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from foretell.errors import InputError
 from lab.papers.graph_networks.arrays import SCHEMA, GraphArrays
-from lab.papers.graph_networks.forward import ENCODER, Inputs, encode
+from lab.papers.graph_networks.forward import ENCODER, Inputs, encode, scale
 from lab.papers.graph_networks.loop import Loop, Progress, Record, best_record
-from lab.papers.graph_networks.recipes import Recipe
+from lab.papers.graph_networks.recipes import NODE_WIDTHS, Recipe
 from lab.papers.graph_networks.scales import node_scales
 from lab.papers.graph_networks.tensors import (
     DeviceGraphs,
@@ -33,6 +33,9 @@ from lab.papers.graph_networks.tensors import (
 from lab.papers.graph_networks.training import BATCH_NORM_MOMENTUM, Encoder
 from lab.papers.graph_networks.weights import initial_encoder
 
+Loss = Callable[[TorchOperations, Recipe, Inputs], Tensor]
+_DECODER = f"{ENCODER}.decoder"
+_HIDDEN = 0.3  # of the nodes
 _LAST_RELU = (True, False)  # as published, and without: only then can Â be below 0.5
 
 
@@ -77,23 +80,35 @@ def train_encoder(
     checkpoint: Path | None,
     seconds: float | None,
     save_every_s: float = 0.0,
+    *,
+    masked: bool = False,
 ) -> Encoder:
-    """One encoder; its epoch is chosen by the loss on the validation graphs."""
+    """One encoder; its epoch is chosen by the loss on the validation graphs.
+
+    A ``masked`` one does not learn edges: it fills in the features of hidden nodes.
+    """
     weights = initial_encoder(recipe, seed) | scales
+    if masked:
+        weights |= first_decoder(recipe, seed)
+    loss: Loss = masked_loss if masked else edge_loss
     tensors = to_tensors(weights, device)
-    digest = hashlib.sha256(f"{SCHEMA}|{recipe.to_json()}|{seed}|{graphs.node_counts.tolist()}".encode())
+    kind = "|masked" if masked else ""
+    digest = hashlib.sha256(f"{SCHEMA}|{recipe.to_json()}|{seed}|{graphs.node_counts.tolist()}{kind}".encode())
     digest.update(b"".join(value.tobytes() for value in scales.values()))
     settings = replace(recipe, schedule="constant", weight_decay=0.0, patience=recipe.encoder_epochs)
     identity = digest.hexdigest()[:16]
     loop = Loop(settings, recipe.encoder_epochs, recipe.encoder_rate, seed, device, identity, seconds, save_every_s)
     best, history = loop.run(
         tensors,
-        lambda epoch, optimizer: _train_epoch(tensors, recipe, graphs, optimizer, np.random.default_rng((seed, epoch))),
-        lambda: {"score": _loss(tensors, recipe, validation, seed)},
+        lambda epoch, optimizer: _train_epoch(
+            tensors, recipe, graphs, optimizer, np.random.default_rng((seed, epoch)), loss
+        ),
+        lambda: {"score": _loss(tensors, recipe, validation, seed, loss)},
         progress,
         checkpoint,
     )
-    return Encoder(to_arrays(best), recipe.last_relu, best_record(history)["score"], history)
+    kept = {name: value for name, value in to_arrays(best).items() if not name.startswith(_DECODER)}
+    return Encoder(kept, recipe.last_relu, best_record(history)["score"], history)
 
 
 def random_encoder(graphs: Sequence[GraphArrays], recipe: Recipe, seed: int, device: str) -> Encoder:
@@ -109,7 +124,7 @@ def random_encoder(graphs: Sequence[GraphArrays], recipe: Recipe, seed: int, dev
 
 
 def _train_epoch(
-    tensors: Tensors, recipe: Recipe, graphs: DeviceGraphs, optimizer: Any, random: np.random.Generator
+    tensors: Tensors, recipe: Recipe, graphs: DeviceGraphs, optimizer: Any, random: np.random.Generator, kind: "Loss"
 ) -> Record:
     ops = TorchOperations(tensors, dropping=True, momentum=BATCH_NORM_MOMENTUM, narrow_nodes=graphs.nodes.is_cuda)
     order = random.permutation(len(graphs)).astype(np.int64)
@@ -117,17 +132,17 @@ def _train_epoch(
     for begin in range(0, len(order), recipe.batch):
         for part in graphs.parts(order[begin : begin + recipe.batch]):
             optimizer.zero_grad(set_to_none=True)
-            loss = edge_loss(ops, recipe, graphs.pick(part))
+            loss = kind(ops, recipe, graphs.pick(part))
             loss.backward()
             optimizer.step()
             total, batches = total + loss.detach(), batches + 1
     return {"loss": float(total) / max(batches, 1)}
 
 
-def _loss(tensors: Tensors, recipe: Recipe, graphs: DeviceGraphs, seed: int) -> float:
-    torch.manual_seed(seed)  # the same pairs in every epoch
+def _loss(tensors: Tensors, recipe: Recipe, graphs: DeviceGraphs, seed: int, kind: "Loss") -> float:
+    torch.manual_seed(seed)  # the same pairs or hidden nodes in every epoch
     ops, parts = TorchOperations(tensors), list(graphs.parts(np.arange(len(graphs))))
-    return float(sum(edge_loss(ops, recipe, graphs.pick(part)) for part in parts)) / len(parts)
+    return float(sum(kind(ops, recipe, graphs.pick(part)) for part in parts)) / len(parts)
 
 
 def edge_loss(ops: TorchOperations, recipe: Recipe, inputs: Inputs) -> Tensor:
@@ -155,3 +170,26 @@ def sample_pairs(inputs: Inputs) -> tuple[Tensor, Tensor]:
     connected = torch.cat([source * count + target, target * count + source])
     is_free = (source != other) & ~torch.isin(source * count + other, connected)
     return source[is_free], other[is_free]
+
+
+def first_decoder(recipe: Recipe, seed: int) -> dict[str, NDArray[np.float32]]:
+    """A linear layer from the last width of the encoder to the features of a node."""
+    width, features = recipe.encoder_widths[-1], NODE_WIDTHS[recipe.nodes]
+    reach = 1 / math.sqrt(width)
+    drawn = np.random.default_rng((seed, 3)).uniform(-reach, reach, (width, features)).astype(np.float32)
+    return {f"{_DECODER}.weight": drawn, f"{_DECODER}.bias": np.zeros(features, np.float32)}
+
+
+def masked_loss(ops: TorchOperations, recipe: Recipe, inputs: Inputs) -> Tensor:
+    """The squared error of the features of hidden nodes, over that of guessing their mean: 1 is chance.
+
+    As GraphMAE (Hou et al., 2022), with a plain square. Hidden nodes have zeros in the place of raw features.
+    """
+    truth = scale(ops, inputs.nodes, f"{ENCODER}.nodes")
+    hidden = torch.rand(len(inputs.nodes), device=inputs.nodes.device) < _HIDDEN
+    seen = torch.where(hidden[:, None], torch.zeros_like(inputs.nodes), inputs.nodes)
+    z = encode(ops, recipe, replace(inputs, nodes=seen))
+    guess = ops.affine(z.float(), ops.weight(f"{_DECODER}.weight"), ops.weight(f"{_DECODER}.bias"))
+    asked = truth[hidden].float()
+    spread = ((asked - asked.mean(dim=0)) ** 2).mean().clamp(min=1e-6)
+    return ((guess[hidden] - asked) ** 2).mean() / spread

@@ -1,6 +1,9 @@
+import gzip
+import json
+
 import pytest
 
-from lab.papers.pairs import CLAIMS, ratios
+from lab.papers.pairs import CLAIMS, CLAIMS_4_BITS, encoder_rows, ratios
 
 
 def row(**others):
@@ -35,3 +38,18 @@ def test_what_was_not_measured_is_no_pair():
 def test_steps_and_forward_passes_are_apart():
     rows = [row(mode="training", power_w=200.0), row(mode="training", dtype="bf16", power_w=100.0), row(power_w=1.0)]
     assert ratios(rows, claim("mixed precision trains with less power")) == [0.5]
+
+
+def test_four_bits_are_compared_with_sixteen():
+    rows = [row(), row(dtype="fp16", memory_mib=5.0), row(dtype="nf4", memory_mib=3.0)]
+    memory, *_ = CLAIMS_4_BITS
+    assert ratios(rows, memory) == [0.6]
+
+
+def test_the_grid_of_encoders_is_read_as_rows(tmp_path):
+    line = {"spec": "hf:bert?x=1", "batch_size": 4, "tokens": 16, "dtype": "nf4", "memory_mib": 1.0, "latency_ms": 2.0}
+    file = tmp_path / "h200" / "1" / "encoders.jsonl.gz"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(gzip.compress(json.dumps(line).encode()))
+    (read,) = encoder_rows(tmp_path)
+    assert (read["input_shape"], read["mode"], read["energy_j"]) == ("16", "inference", None)

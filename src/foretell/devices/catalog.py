@@ -5,7 +5,6 @@ family name without a size or form factor means one member of the family: ``a100
 price lists), ``h100`` the SXM card, ``v100`` the 16 GB SXM2 card.
 """
 
-import difflib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -116,6 +115,8 @@ def _suggestion(name: str) -> str:
     if len(family) > 1:
         return f" Did you mean one of {', '.join(map(repr, list(family)[:_FEW]))}?"
     folded = {one.translate(_CONFUSABLE): device for one, device in ids.items()}
+    import difflib  # only where somebody mistypes a name: start-up time counts
+
     close = difflib.get_close_matches(key.translate(_CONFUSABLE), folded, n=1, cutoff=0.6)
     return f" Did you mean {folded[close[0]]!r}?" if close else ""
 

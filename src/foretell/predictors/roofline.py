@@ -20,6 +20,7 @@ from foretell.devices import Device, Hardware, find_device
 from foretell.features.units import columns_of
 from foretell.graph import Graph, graph_costs
 from foretell.graph.ir.layout import layouts
+from foretell.graph.memory.allocator import Tape
 from foretell.graph.memory.autograd import needing_gradients, reached_by_loss
 from foretell.graph.memory.liveness import cached_peak, inference_tape, live_peak
 from foretell.graph.memory.training import optimizer_states, training_tape
@@ -275,7 +276,13 @@ def peak_memory_mib(workload: Workload) -> float:
 
 def _peak_memory_mib(workload: Workload, kind: str) -> float:
     graph, optimizer, cuda = workload.running_graph, workload.optimizer or "sgd", kind != "cpu"
-    tape = training_tape(graph, optimizer, cuda=cuda) if workload.is_training else inference_tape(graph, cuda=cuda)
+    tapes: dict[tuple[object, ...], Tape] = vars(graph).setdefault("_tapes", {})  # the same on all GPUs
+    key = workload.is_training and optimizer, cuda
+    if key not in tapes:
+        tapes[key] = (
+            training_tape(graph, optimizer, cuda=cuda) if workload.is_training else inference_tape(graph, cuda=cuda)
+        )
+    tape = tapes[key]
     states = optimizer_states(graph, optimizer) if workload.is_training else []
     if not cuda:
         return mib(live_peak(graph, tape, states).bytes)

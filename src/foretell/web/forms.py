@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 from starlette.datastructures import FormData, UploadFile
@@ -56,9 +57,7 @@ async def read_json(request: Request) -> dict[str, Any]:
 
 async def _read_form(request: Request, kind: str, uploads: Uploads, uploaded: dict[str, Upload]) -> dict[str, Any]:
     """Read the fields of a form; its files are added to ``uploaded``, which the caller deletes even on errors."""
-    list_fields = {
-        name for name, field in QUESTIONS[kind].model_fields.items() if str(field.annotation).startswith("list")
-    }
+    list_fields = _list_fields(kind)
     values: dict[str, Any] = {}
     async with _form(request, max_files=2, max_fields=_MAX_FIELDS) as form:
         for name, value in form.multi_items():
@@ -76,6 +75,13 @@ async def _read_form(request: Request, kind: str, uploads: Uploads, uploaded: di
             elif value:  # browsers also send the fields that were left empty
                 values[name] = value
     return values
+
+
+@cache
+def _list_fields(kind: str) -> frozenset[str]:
+    """The fields of a question that are lists."""
+    fields = QUESTIONS[kind].model_fields
+    return frozenset(name for name, field in fields.items() if str(field.annotation).startswith("list"))
 
 
 async def read_file(request: Request, uploads: Uploads) -> Upload:

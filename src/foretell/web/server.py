@@ -1,6 +1,7 @@
 """Web: the server process. It listens at one address, disconnects slow clients, and cleans up at its end."""
 
 import asyncio
+import gc
 import resource
 import socket
 from collections.abc import Callable
@@ -103,6 +104,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then call the function."""
         await super().startup(sockets)
+        gc.freeze()  # libraries and page stay: a search for cycles would hold up all requests to visit them in vain
         self._on_started()
 
 

@@ -43,6 +43,27 @@ def test_libraries_keep_their_times_and_fusion_saves_traffic():
     assert np.allclose(fused.base_us[:2], expected)
 
 
+def test_what_inductor_writes_no_code_for_takes_as_long_as_in_eager_mode():
+    tensors = [
+        Tensor("x", (4, 1000), "fp32", "input"),
+        Tensor("f", (4, 501), "complex64"),
+        Tensor("g", (4, 501), "complex64"),
+        Tensor("h", (4, 1000), "fp32"),
+        Tensor("y", (4, 1000), "fp32"),
+    ]
+    nodes = [
+        Node("to", "DFT", ("x",), ("f",)),
+        Node("square", "Mul", ("f", "f"), ("g",)),  # complex: no generated code either
+        Node("back", "DFT", ("g",), ("h",)),
+        Node("last", "Relu", ("h",), ("y",)),
+    ]
+    graph = Graph.build("fft", nodes, {tensor.name: tensor for tensor in tensors}, ["x"], ["y"], batch_size=4)
+    kernels = described(graph, ((0,), (1,), (2, 3)))
+    assert kernels.operators == ("DFT", "Mul", "DFT", GENERATED, GENERATED)
+    assert not kernels.columns[:3].any()  # so that their factor is 1
+    assert np.allclose(kernels.base_us[:3], 2 * extract_units(Workload(graph, H200)).bound_us[:3])
+
+
 def test_every_tensor_moves_once():
     nodes = [Node("a", "Relu", ("x",), ("a",)), Node("b", "Add", ("a", "x"), ("b",)), Node("c", "Relu", ("b",), ("c",))]
     graph = chain(nodes, dict.fromkeys(("x", "a", "b", "c"), (4, 1000)), ["x"], ["c"], batch_size=4)

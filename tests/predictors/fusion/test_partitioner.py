@@ -33,6 +33,20 @@ def test_trees_learn_edges_and_are_served_as_they_were_fitted(fitted):
     assert len(partition.kernels) == len(tiny_graph().nodes) - int(partition.fused.sum())
 
 
+@pytest.mark.parametrize(("op", "is_one"), [("Gelu", True), ("LayerNormalization", True), ("Attention", False)])
+def test_onnx_runtime_puts_together_what_a_file_spells_out(fitted, op, is_one):
+    _, rows, fused = fitted
+    never = Partitioner.load(write({"onnxruntime": fit_edges(rows, np.zeros_like(fused), SMALL)}, {}))
+    nodes = [
+        Node("div", "Div", ("x", "x"), ("a",), origin="erf", origin_op=op),
+        Node("erf", "Erf", ("a",), ("b",), origin="erf", origin_op=op),
+        Node("add", "Add", ("b", "x"), ("y",)),
+    ]
+    graph = chain(nodes, dict.fromkeys("xaby", (4, 4)), ["x"], ["y"])
+    kernels = never.partition(graph, "onnxruntime").kernels
+    assert kernels == ([(0, 1), (2,)] if is_one else [(0,), (1,), (2,)])
+
+
 def test_equal_trees_give_equal_files(fitted):
     assert write({"inductor": fitted[0]}, {}) == write({"inductor": fitted[0]}, {})
 

@@ -1,10 +1,13 @@
 """Times of kernels: whose they are in which precision, and where torch's own stand in."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from foretell.devices import find_device
 from foretell.predictors.llm.kernels import SMALL, SMALL_BYTES, TORCH, Kernels, own_name, shipped_kernels
+from foretell.predictors.trees import Trees
 
 KERNELS, H200 = shipped_kernels(), find_device("h200")
 TOKENS = np.array([1.0, 16.0, 256.0, 4096.0])
@@ -58,3 +61,17 @@ def test_trees_of_torch_are_named_by_kind_scheme_and_pages() -> None:
     assert own_name("product", "fp8") == "product/fp8"
     assert own_name("generation", is_paged=True) == "paged"
     assert own_name("experts") == "experts"
+
+
+def test_equal_work_is_looked_up_once_and_what_is_handed_out_may_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = replace(KERNELS)  # with nothing looked up yet
+    work = {"m": np.array([1.0, 64.0]), "n": np.full(2, 4096.0), "k": np.full(2, 4096.0), "scheme": ["bf16"] * 2}
+    first = kernels.times_us("product", work, H200, "vllm")
+    kept = first.copy()
+    first += 1.0
+    other = kernels.times_us("product", {**work, "m": np.array([1.0, 65.0])}, H200, "vllm")
+    monkeypatch.setattr(Trees, "predict", lambda *_: pytest.fail("asked again"))
+    assert kernels.times_us("product", work, H200, "vllm").tolist() == kept.tolist()
+    assert other.tolist() != kept.tolist()
+    with pytest.raises(pytest.fail.Exception, match="asked again"):
+        kernels.times_us("product", work, find_device("h100-sxm"), "vllm")

@@ -12,7 +12,7 @@ from foretell.predictors.llm.deployment import Deployment
 from foretell.predictors.llm.engines import RULES, shipped_engines
 from foretell.predictors.llm.kernels import KINDS, SCHEMES, kernels_from_bytes, kernels_to_bytes, shipped_kernels
 from foretell.predictors.llm.serving import steady_load
-from foretell.predictors.llm.steps import Chunk, Steps
+from foretell.predictors.llm.steps import _BATCHES, _CONTEXTS, Chunk, Steps
 from foretell.scheduling.serving.requests import closed_loop
 from foretell.scheduling.serving.simulation import Deployment as Servers
 from foretell.scheduling.serving.simulation import simulate_serving
@@ -126,3 +126,18 @@ def test_many_tokens_throttle_the_gpu_but_fp8_tables_hold_that_already() -> None
     assert 1 < steps._sustained(512) < steps._sustained(1024) == steps._sustained(8192)
     assert Steps(replace(place, weights="fp8"), shipped_kernels(), "vllm")._sustained(8192) == 1
     assert Steps(replace(place, weights="fp8"), shipped_kernels(), "trtllm")._sustained(8192) > 1
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_of_the_table_of_generations_only_what_is_asked_for_is_made(name: str) -> None:
+    steps = steps_of(name)
+    batch, context = (grid.ravel() for grid in np.meshgrid(_BATCHES, _CONTEXTS, indexing="ij"))
+    whole = np.array(steps._generation_logs(batch, context)).reshape(len(_BATCHES), len(_CONTEXTS))
+    found = steps.generation_us(5.5, 1100.0)
+    assert len(steps._generations) == 2
+    # in logarithms a plane between four places
+    x, y = np.log(5.5), np.log(1100.0)
+    by_batch = [np.interp(y, np.log(_CONTEXTS), row) for row in whole]
+    assert found == pytest.approx(np.exp(np.interp(x, np.log(_BATCHES), by_batch)), rel=1e-12)
+    assert steps.generation_us(5.5, 1e6) > steps.generation_us(5.5, 130_000.0)  # beyond the last place
+    assert len(steps._generations) == 4

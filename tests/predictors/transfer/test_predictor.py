@@ -10,6 +10,7 @@ from foretell.devices import find_device, parse_slice
 from foretell.errors import DeviceError, InputError
 from foretell.features import extract_units
 from foretell.features.pooled import DistinctUnits
+from foretell.graph import Graph, Tensor
 from foretell.predictors import best_predictor, find_predictor
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.predictors.transfer import TransferPredictor, predictor
@@ -186,3 +187,35 @@ def test_a_power_limit_that_was_lowered_slows_what_would_draw_more() -> None:
     raised = TransferPredictor().predict(workload(replace(card, tdp_w=600.0, rated_tdp_w=card.tdp_w), 4096))
     assert raised.latency_ms == free.latency_ms
     assert raised.power_w == free.power_w
+
+
+def test_many_are_answered_as_one_by_one_and_the_network_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, batches = ("a100", "t4", "l4", "h100-sxm"), (3, 700)
+    works = [workload(find_device(name), batch) for name in names for batch in batches]
+    works.append(workload(A100, 3, part="mig:1g.5gb"))
+    alone = [TransferPredictor().predict(workload(work.target.device, work.batch_size)) for work in works[:-1]]
+    alone.append(TransferPredictor().predict(workload(A100, 3, part="mig:1g.5gb")))
+    model = shipped("h200", "unit-network")
+    asked: list[int] = []
+    real = model.predict_many
+    monkeypatch.setattr(model, "predict_many", lambda questions: asked.append(len(questions)) or real(questions))
+    together = TransferPredictor().predict_many(works)
+    assert asked == [len(works)]
+    for one, other in zip(together, alone, strict=True):
+        assert (one.device, one.slice, one.batch_size, one.warnings) == (
+            other.device, other.slice, other.batch_size, other.warnings,
+        )  # fmt: skip
+        for metric in ("latency_ms", "power_w", "energy_j", "memory_mib"):
+            expected = getattr(other, metric)
+            found = getattr(one, metric)
+            assert (found.value, found.low, found.high) == pytest.approx(
+                (expected.value, expected.low, expected.high), rel=1e-6
+            )
+        assert [row.operator for row in one.breakdown] == [row.operator for row in other.breakdown]
+
+
+def test_a_graph_without_units_is_answered_among_others() -> None:
+    empty = Workload(Graph.build("empty", [], {"x": Tensor("x", (1,), kind="input")}, ["x"], ["x"]), Target(A100))
+    known = workload()
+    first, second = TransferPredictor().predict_many([empty, known])
+    assert (first.predictor, second.predictor) == ("roofline", "transfer")

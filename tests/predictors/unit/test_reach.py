@@ -49,6 +49,18 @@ def test_units_beyond_what_was_measured_are_counted_in_octaves(
     assert reach.beyond(rows(unit)) == pytest.approx([octaves])
 
 
+def test_one_half_precision_stands_for_the_other() -> None:
+    reach = Reach.of(rows({**CONV, "log_m": 10.0, "dtype": DTYPES.index("bf16")}))
+    in_fp16, far, in_fp32 = rows(
+        {**CONV, "log_m": 10.0, "dtype": DTYPES.index("fp16")},
+        {**CONV, "log_m": 12.0, "dtype": DTYPES.index("fp16")},
+        {**CONV, "log_m": 10.0, "dtype": DTYPES.index("fp32")},
+    )
+    assert reach.beyond(np.stack([in_fp16, far, in_fp32])) == pytest.approx([0.0, 1.5, 8.0])
+    assert reach.describe(far) == "rows (M) 4,095, measured up to 1,023"
+    assert reach.describe(in_fp32) == "never measured in fp32"
+
+
 def test_what_is_new_is_said(reach: Reach) -> None:
     above, below, inside, other_dtype, other_rank, unseen = rows(
         {**CONV, "log_m": np.log2(1_000_001), "kernel": 3},

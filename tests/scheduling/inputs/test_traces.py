@@ -34,7 +34,7 @@ def test_alibaba_pods_that_ran(tmp_path: Path) -> None:
         tmp_path / "alibaba.parquet",
         creation_time=[0, 10, 20, 30],
         scheduled_time=[5.0, None, 25.0, 35.0],
-        deletion_time=[50, 60, 20, 70],
+        deletion_time=[50, 60, 25, 70],
         num_gpu=[1, 1, 1, 0],
     )
     assert read_alibaba(file) == [Arrival(0.0, 45.0)]
@@ -47,12 +47,20 @@ def test_alibaba_pods_that_ran(tmp_path: Path) -> None:
         ({"timestamp": [], "duration": [], "num_gpus": []}, "no job of one GPU"),
         ({"timestamp": ["yesterday"], "duration": [5.0], "num_gpus": [1]}, "the time 'yesterday'"),
         ({"timestamp": ["2017-10-09"], "duration": [float("inf")], "num_gpus": [1]}, "not finite"),
+        ({"timestamp": ["2017-10-09"] * 2, "duration": [5.0, -1.0], "num_gpus": [1, 1]}, "a negative time, -1 s"),
         ({"timestamp": ["2017-10-09"], "duration": ["long"], "num_gpus": [1]}, "no number or time"),
     ],
 )
 def test_a_bad_trace_is_one_line(tmp_path: Path, columns: dict, expected: str) -> None:
     with pytest.raises(DataError, match=expected):
         read_philly(write(tmp_path / "bad.parquet", **columns))
+
+
+@pytest.mark.parametrize(("scheduled", "deleted"), [(5, 30), (15, 12)])
+def test_a_pod_that_goes_back_in_time_is_refused(tmp_path: Path, scheduled: int, deleted: int) -> None:
+    columns = {"creation_time": [10], "scheduled_time": [scheduled], "deletion_time": [deleted], "num_gpu": [1]}
+    with pytest.raises(DataError, match="negative time"):
+        read_alibaba(write(tmp_path / "bad.parquet", **columns))
 
 
 def test_what_is_no_parquet_file_is_refused(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_where_there_is_no_room_whoever_has_the_most_loses(uploads: Uploads) -> 
     small = take(uploads, b"x" * 100)
     uploads.keep(small)
     CLIENT.set("large")
-    large = [take(uploads, b"x" * 100) for _ in range(MAX_KEPT_UPLOADS + 3)]
+    large = [take(uploads, bytes([number]) * 100) for number in range(MAX_KEPT_UPLOADS + 3)]
     for upload in large:
         uploads.keep(upload)
     assert uploads.find(f"upload:{small.ident}") is small
@@ -114,8 +114,20 @@ def test_where_there_is_no_room_whoever_has_the_most_loses(uploads: Uploads) -> 
 def test_equal_files_have_equal_digests(uploads: Uploads) -> None:
     one, two, other = take(uploads), take(uploads), take(uploads, b"abd")
     assert one.path.name == two.path.name != other.path.name
-    assert one.path != two.path
     assert one.name == "a.onnx"
+
+
+def test_equal_files_lie_on_the_disk_once_until_the_last_one_goes(uploads: Uploads) -> None:
+    one, two, other = take(uploads), take(uploads, name="b.onnx"), take(uploads, name="a.pt2")
+    assert one.path == two.path != other.path
+    assert (one.name, two.name, len(files(uploads))) == ("a.onnx", "b.onnx", 2)
+    one.delete()
+    one.delete()  # once more than it was held: the other one still has it
+    assert two.path.read_bytes() == b"abc"
+    two.delete()
+    assert files(uploads) == [other.path]
+    again = take(uploads)
+    assert again.path.read_bytes() == b"abc"
 
 
 def test_what_is_kept_goes_when_it_is_old(uploads: Uploads, clock: Clock) -> None:
@@ -129,7 +141,7 @@ def test_what_is_kept_goes_when_it_is_old(uploads: Uploads, clock: Clock) -> Non
 
 
 def test_the_oldest_go_where_there_is_no_room(uploads: Uploads) -> None:
-    stored = [take(uploads, b"x" * 100) for _ in range(MAX_KEPT_UPLOADS + 1)]
+    stored = [take(uploads, bytes([number]) * 100) for number in range(MAX_KEPT_UPLOADS + 1)]
     for upload in stored:
         uploads.keep(upload)
     assert len(files(uploads)) == MAX_KEPT_UPLOADS

@@ -1,6 +1,6 @@
 """Many predictions are those that `predict` gives one by one, in order, with errors in their place."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from foretell.errors import ForetellError, InputError, ModelError
 from foretell.features.encoded import Encoded
 from foretell.graph import Graph
 from foretell.predictors.protocol import predict_all
+from foretell.predictors.transfer import TransferPredictor
 from foretell.predictors.unit import predictor as unit_predictor
 from foretell.predictors.unit.network import UnitNetwork, UnitPredictions
 from foretell.records import Prediction, Workload
@@ -96,7 +97,7 @@ def test_models_are_taken_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_network_is_asked_once_about_all_units_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     model = unit_predictor.shipped("h200", "unit-network")
-    monkeypatch.setattr(model, "_memo", type(model._memo)(2 + model.network.members))
+    monkeypatch.setattr(model, "_memo", type(model._memo)(4))
     calls = []
     predict_network = UnitNetwork.predict
 
@@ -112,6 +113,21 @@ def test_the_network_is_asked_once_about_all_units_of_a_part(monkeypatch: pytest
     before = sum(calls)
     list(predict_many(graphs, batch_size=graphs[0].batch_size))
     assert sum(calls) == before, "what was asked before is remembered"
+
+
+def test_a_predictor_without_a_state_is_asked_once_about_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    together = TransferPredictor.predict_many
+
+    def counted(self: TransferPredictor, workloads: Sequence[Workload]) -> list[Prediction]:
+        asked.append([workload.target.device.id for workload in workloads])
+        return together(self, workloads)
+
+    monkeypatch.setattr(TransferPredictor, "predict_many", counted)
+    names = ("l4", "h200", "t4", "a40")
+    answers = list(predict_many((tiny_graph(), {"device": name}) for name in names))
+    assert asked == [["l4", "t4", "a40"]]
+    assert [answer.device for answer in answers if isinstance(answer, Prediction)] == list(names)
 
 
 def test_one_that_fails_does_not_spoil_the_others() -> None:

@@ -7,12 +7,13 @@ import pytest
 
 from foretell.datasets.splits import TEST, TRAIN, VALIDATION
 from lab.papers.dippm import fits
-from lab.papers.dippm.arms import TABLE_4_STEPS, Arm, arms
+from lab.papers.dippm.arms import NARROW_STEPS, TABLE_4_STEPS, Arm, arms, narrowed
 from lab.papers.dippm.sets import Labelled, family_of, read_set, split_rows, subset, write_set
 from small.tiny_workloads import tiny_recipe, tiny_samples
 
 pytest.importorskip("torch")
 
+STOP_AT = fits.stop_at
 NAMES = ("timm:vgg11", "timm:vit_tiny_patch16_224", "synthetic:mlp?width=8", "torchvision:densenet121")
 
 
@@ -60,6 +61,31 @@ def test_an_arm_without_time_is_left_for_later(tmp_path, monkeypatch):
     arm = Arm("dippm", "inference", "random", 0, tiny_recipe("dippm"), 60)
     assert fits.fit_arm(arm, tmp_path, end=0.0, captured=False) == "no time left"
     assert not (tmp_path / "arms").exists()
+
+
+def test_a_whole_arm_is_interrupted_and_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(fits, "_rows", labelled())
+    arm = Arm("dippm", "inference", "random", 0, tiny_recipe("dippm", epochs=4), 60)
+    with monkeypatch.context() as early:
+        early.setattr(fits, "stop_at", lambda _end: stop_in_the_past)
+        line = fits.fit_arm(arm, tmp_path, end=float("inf"), captured=False, whole=True)
+    assert line == "interrupted after 1 epochs of 4; the next sitting goes on"
+    assert not (tmp_path / "arms").exists()
+    assert "4 of 4 epochs" in fits.fit_arm(arm, tmp_path, end=float("inf"), captured=False, whole=True)
+
+
+def stop_in_the_past(epoch, record):
+    STOP_AT(0.0)(epoch, record)
+
+
+def test_narrow_arms_are_for_a_cpu_and_say_their_width():
+    narrow = [narrowed(arm, 64) for part in ("narrow", "narrow-tables") for arm in arms(part)]
+    assert len({arm.key for arm in narrow}) == len(narrow)
+    assert {arm.recipe.width for arm in narrow} == {64}
+    assert {arm.name for arm in arms("narrow")} >= {"dippm", "gcn", "gat", "gin", "mlp", "dippm mse"}
+    assert {arm.steps for arm in arms("narrow-tables")} == {None, NARROW_STEPS}
+    (mlp, *_) = arms("thesis-mlp")
+    assert (mlp.recipe.published, mlp.recipe.loss, mlp.recipe.block, mlp.subset) == (True, "mse", "none", "training")
 
 
 def test_steps_become_epochs_and_every_arm_has_a_file_of_its_own():

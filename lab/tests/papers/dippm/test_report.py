@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lab.papers.dippm.report import Fitted, render
+from lab.papers.dippm.report import Fitted, by_family, render
 
 
 def arm(name, seed, factor, last=0.001, planned=500):
@@ -9,22 +9,23 @@ def arm(name, seed, factor, last=0.001, planned=500):
     memory = np.array([1000.0, 4000.0, 6000.0, 30000.0])
     facts = {
         "arm": name, "subset": "families", "split": "random", "seed": seed, "epochs": 500,
-        "planned_epochs": planned, "steps": 5000,
+        "planned_epochs": planned, "steps": 5000, "recipe": {"width": 64},
         "improvement_of_last_tenth": last, "curve": [{"epoch": 1, "score": 0.5}, {"epoch": 2, "score": 0.7}],
     }  # fmt: skip
     return Fitted(
         facts,
         {"latency_ms": truth, "device_memory_mib": memory},
         {"latency_ms": truth * factor, "device_memory_mib": memory * [1, 1.5, 0.5, 1]},
+        ["vgg", "vgg", "vit", "vit"],
     )
 
 
 def test_the_best_arm_is_first_with_its_spread_and_whether_it_converged():
     text = render([arm("gcn", 0, 1.5), arm("dippm", 0, 1.1), arm("dippm", 1, 1.3, last=0.05)])
     rows = [line for line in text.splitlines() if line.startswith(("| dippm |", "| gcn |"))]
-    assert (
-        rows[0]
-        == "| dippm | 2 | 20 ± 14 | – | 25 ± 0 | – | – | 22.9 ± 6.1 | 20 ± 14 | 500 | 5,000 | 2.55 ± 3.5 | 1 of 2 |"
+    assert rows[0] == (
+        "| dippm | 2 | 20 ± 14 | – | 25 ± 0 | – | – | 22.9 ± 6.1 | 20 ± 14 | 0.467 ± 0.33 | 0.529 ± 0.37 | 500 | 5,000 "
+        "| 2.55 ± 3.5 | 1 of 2 |"
     )
     assert rows[1].startswith("| gcn | 1 | 50 | – | 25 |")
 
@@ -47,3 +48,11 @@ def test_unmeasured_workloads_are_not_counted():
 def test_a_fit_that_the_clock_ended_has_not_converged():
     assert "| 1 of 1 |" in render([arm("dippm", 0, 1.0)])
     assert "| 0 of 1 |" in render([arm("dippm", 0, 1.0, planned=501)])
+
+
+def test_errors_are_shown_by_family_and_the_width_is_said():
+    text = render([arm("dippm", 0, 1.2)])
+    assert "| vgg | 2 | 20.0 | 25.0 |" in text
+    assert "| vit | 2 | 20.0 | 25.0 |" in text
+    assert "layers 64 wide" in text
+    assert by_family([arm("dippm", 0, 1.2)])["vgg"][0] == 2

@@ -7,8 +7,9 @@ import pytest
 from foretell.datasets.splits import TEST, TRAIN
 from lab.papers.dippm import fits
 from lab.papers.dippm.sets import Labelled, split_rows
+from lab.papers.graph_networks.recipes import find_recipe
 from lab.papers.trappm import encoders
-from lab.papers.trappm.encoders import ENCODERS, EncoderArm, StepArm, base_graphs, step_arms
+from lab.papers.trappm.encoders import ENCODERS, EncoderArm, Plan, StepArm, base_graphs, narrowed, step_arms
 from small.tiny_workloads import tiny_recipe, tiny_samples
 
 pytest.importorskip("torch")
@@ -40,6 +41,29 @@ def test_an_encoder_is_written_and_an_arm_reads_it(rows, tmp_path):
     encoders.fit_step_arm(random, tmp_path, float("inf"), 2, captured=False)
     with np.load(tmp_path / "arms" / f"{random.key}.npz") as stored:
         assert len(stored["ids"]) == len(split_rows(rows, "random", 0)[TEST])
+
+
+def test_a_masked_encoder_is_read_by_an_arm_without_its_decoder(rows, tmp_path):
+    arm = EncoderArm(0, last_relu=False, dropout=0.0, masked=True)
+    encoders.pretrain_arm(arm, tmp_path, end=float("inf"), steps=4, count=20)
+    encoder = encoders.read_encoder(tmp_path, arm.key)
+    assert not any("decoder" in name for name in encoder.weights)
+    step = StepArm("masked features", "frozen", 1.0, "random", 0, arm.key)
+    assert "epochs" in encoders.fit_step_arm(step, tmp_path, float("inf"), 2, captured=False)
+
+
+def test_a_whole_encoder_is_interrupted_and_goes_on(rows, tmp_path):
+    arm, plan = EncoderArm(0, last_relu=True, dropout=0.5), Plan(device="cpu", whole=True)
+    line = encoders.pretrain_arm(arm, tmp_path, 0.0, 4, 20, plan)
+    assert "interrupted after 1 epochs of 3" in line
+    assert not (tmp_path / "encoders").exists()
+    assert "6 steps" in encoders.pretrain_arm(arm, tmp_path, float("inf"), 4, 20, plan)
+
+
+def test_narrow_copies_keep_the_form():
+    recipe = narrowed(find_recipe("trappm"), 64)
+    assert (recipe.width, recipe.encoder_widths) == (64, (128, 64, 64, 64))
+    assert narrowed(recipe, None) == recipe
 
 
 def test_no_graph_of_a_test_architecture_teaches_an_encoder(rows):

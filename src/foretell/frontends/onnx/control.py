@@ -9,7 +9,7 @@ from onnx import GraphProto, NodeProto, TensorProto
 from foretell.errors import ModelError
 from foretell.frontends.onnx.checks import bodies, label
 from foretell.frontends.onnx.nodes import NodeReader
-from foretell.frontends.onnx.shapes import Shapes, read_type
+from foretell.frontends.onnx.shapes import Declared, Shapes, read_type
 from foretell.graph import Graph, Node
 from foretell.graph.ir.batch import mark_batch_axes
 
@@ -43,8 +43,7 @@ def read_control(
     trips = _loop_trips(node, shapes, reader) if node.op_type == "Loop" else 1
     graphs = []
     for body in sub_graphs:
-        declared = {v.name: known for v in (*body.value_info, *body.output) if (known := read_type(v.type)) is not None}
-        inner = Shapes(shapes.opsets, declared, shapes.budget)
+        inner = Shapes(shapes.opsets, Declared(body), shapes.budget)
         for name in captured:
             inner.enter(name, *shapes.known[name])
             if name in shapes.values:
@@ -57,12 +56,13 @@ def read_control(
         _enter_outputs(node, body, shapes, inner, trips)
     for name in node.output:
         if name and name not in shapes.known:
-            if name not in shapes.declared:
+            declared = shapes.declared.get(name)
+            if declared is None:
                 raise ModelError(
                     f"The shape of {name!r}, made by {node.op_type} {label(node)!r}, depends on data. Export the "
                     "model without control flow."
                 )
-            shapes.enter(name, *shapes.declared[name])
+            shapes.enter(name, *declared)
     read = [n if n in shapes.known else "" for n in node.input] + captured
     return Node(label(node), node.op_type, tuple(read), tuple(node.output), {"trips": trips}, bodies=tuple(graphs))
 

@@ -18,7 +18,7 @@ from foretell.frontends.onnx.nodes import NodeReader, dtype_of
 from foretell.frontends.onnx.quantised import fuse_quantised
 from foretell.frontends.onnx.sequences import OPERATORS as SEQUENCE_OPERATORS
 from foretell.frontends.onnx.sequences import lower
-from foretell.frontends.onnx.shapes import Shapes, read_attributes, read_type
+from foretell.frontends.onnx.shapes import Declared, Shapes, read_attributes
 from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph, Node, Tensor
 from foretell.graph.ir.batch import mark_batch_axes, mixes_batch
@@ -134,8 +134,7 @@ def _convert(
     proto: GraphProto, opsets: Mapping[str, int], inputs: tuple[OpenInput, ...], batch_size: int, name: str
 ) -> Graph:
     """Convert the model at one batch size."""
-    declared = {v.name: known for v in (*proto.value_info, *proto.output) if (known := read_type(v.type)) is not None}
-    shapes = Shapes(opsets, declared, Budget(name))
+    shapes = Shapes(opsets, Declared(proto), Budget(name))
     for entry in inputs:
         shapes.enter(entry.name, entry.at_batch(batch_size), entry.element_type)
     reader = NodeReader(shapes)

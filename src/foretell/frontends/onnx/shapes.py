@@ -15,12 +15,12 @@ kept only up to fixed sizes, and never those of weights: a folded weight would n
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from foretell.errors import ModelError
 from foretell.frontends.budget import Budget
@@ -49,10 +49,31 @@ _INFERENCE_ERRORS = (
 )
 
 
+class Stated(Protocol):
+    """What is stated of tensors, by name."""
+
+    def get(self, name: str, /) -> Known | None:
+        """The shape and type of a tensor, or None."""
+        ...
+
+
+class Declared:
+    """The shapes and types that a file states of its tensors, read when they are asked for."""
+
+    def __init__(self, graph: GraphProto) -> None:
+        self._inner = {value.name: value.type for value in graph.value_info}
+        self._outputs = {value.name: value.type for value in graph.output}
+
+    def get(self, name: str) -> Known | None:
+        """What is stated of a tensor; None where that is nothing, or not complete."""
+        found = (read_type(types[name]) for types in (self._outputs, self._inner) if name in types)
+        return next((known for known in found if known is not None), None)
+
+
 class Shapes:
     """The shapes and small values of one graph, filled node by node in topological order."""
 
-    def __init__(self, opsets: Mapping[str, int], declared: Mapping[str, Known], budget: Budget | None = None) -> None:
+    def __init__(self, opsets: Mapping[str, int], declared: Stated, budget: Budget | None = None) -> None:
         self.opsets, self.declared, self.budget = opsets, declared, budget or Budget("The model")
         self.known: dict[str, Known] = {}
         self.values: dict[str, NDArray[Any]] = {}

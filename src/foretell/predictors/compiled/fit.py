@@ -19,7 +19,7 @@ from foretell.predictors.least_squares import solve
 PENALTY = 0.03  # the ridge penalty: a weight of 1 costs as much as an error of this size, times √rows
 _BASE_PENALTY = 0.1  # times the penalty, for the base factor of a kind
 _BASE_COLUMNS = ("convolution", "plain_convolution", "attention", "recurrent", "product", "traffic", "launch")
-_HUBER_DELTA = 0.1  # larger errors count by their size instead of their square
+_HUBER_DELTA = 0.02  # larger errors count by their size instead of their square: libraries choose odd kernels
 _MIN_SHARE = 0.02  # a smaller part of the latency is mostly noise and is not fitted
 
 Values = NDArray[np.float64]

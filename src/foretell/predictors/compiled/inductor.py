@@ -6,8 +6,10 @@ precision: transformers gives its encoders a mask while it is traced, and PyTorc
 bias of a product in single precision is fused with what follows. (4) A large product in half precision with odd sizes
 is padded so that tensor cores can run it.
 
-Source: the passes of ``torch/_inductor`` (``decide_layout_opt``, ``pad_mm``). Limits: inference only, and the rules of
-the PyTorch version that was measured.
+Some operators Inductor generates no code for: it calls the kernels of eager mode (`is_fallback`).
+
+Source: the passes of ``torch/_inductor`` (``decide_layout_opt``, ``pad_mm``, ``make_fallback``). Limits: inference
+only, and the rules of the PyTorch version that was measured.
 """
 
 import math
@@ -34,6 +36,10 @@ _MASKED_WHEN_TRACED = re.compile(
     r"(attention\.self|SelfAttention|albert_layers\.\d+\.attention|transformer\.layer\.\d+\.attention"
     r"|(^|\.)layers\.\d+\.attention)$"
 )
+# operators without a lowering of their own: `torch/_inductor/lowering.py`; a sort of a short row has one, and is rare
+_FALLBACKS = frozenset(
+    ("DFT", "STFT", "TopK", "Sort", "NonZero", "Unique", "Det", "Inverse", "EmbeddingBag", "Multinomial", "RoiAlign")
+)
 _EXACT = "fp32"
 _ALIGNED = 8
 _WORTH_PADDING = 1 << 28
@@ -59,6 +65,13 @@ def _kind(node: Node, weight: tuple[int, ...]) -> str:
     if max(weight[:2]) <= _SMALL:
         return "small"
     return "narrowing" if weight[0] * 2 <= weight[1] and weight[2:3] > (1,) else "other"
+
+
+def is_fallback(graph: Graph, node: Node) -> bool:
+    """Whether Inductor calls the kernels of eager mode for a node: it writes none, or none for complex numbers."""
+    return node.op in _FALLBACKS or any(
+        graph.tensors[name].dtype.startswith("complex") for name in (*node.inputs, *node.outputs) if name
+    )
 
 
 def is_decomposed(graph: Graph, node: Node) -> bool:

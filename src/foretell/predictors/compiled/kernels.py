@@ -1,8 +1,9 @@
 """Predictors: the kernels of a model under TorchInductor, each with a base time and the columns of its factor.
 
-A library kernel (product, convolution, attention, recurrent layer) has as base time its time in eager mode. A kernel
-that Inductor generates has two rows: its memory traffic at the peak bandwidth, where every tensor is read or written
-once, and one launch. Both base times are multiplied by a factor, the exponential of a weighted sum of a few columns
+A library kernel (product, convolution, attention, recurrent layer) has as base time its time in eager mode, and so has
+an operator that Inductor generates no code for (a Fourier transform, a sort, complex numbers). A kernel that Inductor
+generates has two rows: its memory traffic at the peak bandwidth, where every tensor is read or written once, and one
+launch. Both base times are multiplied by a factor, the exponential of a weighted sum of a few columns
 (`foretell.predictors.compiled.model`). Which nodes Inductor fuses into one kernel is an argument
 (`foretell.predictors.fusion.partitioner` predicts it).
 
@@ -23,7 +24,7 @@ from foretell.graph.ir.layout import layouts
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
 from foretell.graph.ir.tensor import DTYPE_BITS, Tensor
-from foretell.predictors.compiled.inductor import CONVOLUTIONS, is_channels_last, is_decomposed, is_padded
+from foretell.predictors.compiled.inductor import CONVOLUTIONS, is_channels_last, is_decomposed, is_fallback, is_padded
 from foretell.records import Workload
 from foretell.units import bytes_per_s, us
 
@@ -99,7 +100,8 @@ def describe_compiled(
             operators.append(units.operators[position])
     library = CompiledKernels(np.array(base_us), _matrix(rows), tuple(operators))
     bandwidth = bytes_per_s(workload.target.hardware.bandwidth_gb_per_s)
-    traffic = generated(workload.graph, parts, channels_last=channels_last)
+    # a model that lies channels-last already is not copied
+    traffic = generated(workload.graph, parts, channels_last=channels_last and not workload.channels_last)
     own = describe_generated(traffic, half=half, bandwidth=bandwidth)
     return CompiledKernels(
         np.concatenate([library.base_us, own.base_us]),
@@ -110,7 +112,11 @@ def describe_compiled(
 
 def library_node(graph: Graph, nodes: Sequence[int]) -> Node | None:
     """The node of a unit that a library computes, or None."""
-    return next((graph.nodes[member] for member in nodes if _kind(graph.nodes[member]) in LIBRARY_KINDS), None)
+    return next((graph.nodes[member] for member in nodes if _is_library(graph, graph.nodes[member])), None)
+
+
+def _is_library(graph: Graph, node: Node) -> bool:
+    return _kind(node) in LIBRARY_KINDS or is_fallback(graph, node)
 
 
 def describe_generated(kernels: Sequence[Traffic], *, half: bool, bandwidth: float) -> CompiledKernels:
@@ -141,6 +147,8 @@ def _library(
     """The columns of a library kernel."""
     column = {name: float(features[position]) for name, position in _AT.items()}
     kind = _kind(node)
+    if kind not in LIBRARY_KINDS:
+        return {}  # as long as in eager mode
     if kind == "recurrent":
         return {"recurrent": 1.0}
     if kind == "attention":
@@ -203,7 +211,7 @@ def generated(graph: Graph, parts: Sequence[Sequence[int]], *, channels_last: bo
         position
         # one call of the framework may be several nodes: if one of them is a library's, all are
         for group in _origins(graph)
-        if not any(_kind(graph.nodes[position]) in LIBRARY_KINDS for position in group)
+        if not any(_is_library(graph, graph.nodes[position]) for position in group)
         for position in group
     }
     kernels, read = list[Traffic](), set[str]()

@@ -101,11 +101,14 @@ def shipped(device: str) -> CompiledModel | None:
 
 def find_kernels(workload: Workload, eager: UnitTimePredictor, find_parts: FindParts) -> CompiledKernels:
     """The kernels of a workload on a whole device, with their base times."""
-    lowered = replace(workload, graph=lower(workload.graph))
+    lays_out = is_channels_last(workload.graph)
+    # where Inductor lays images out itself, the same kernels run whatever the layout of the model; only copies go away
+    plain = replace(workload, channels_last=False) if lays_out else workload
+    lowered = replace(plain, graph=lower(workload.graph))
     units = extract_units(lowered)
     distinct = DistinctUnits.of(units)
     unit_us = eager.unit_times_us(lowered, distinct)[distinct.member] if len(units) else np.zeros(0)
-    laid_out = _convolutions_us(workload, eager) if is_channels_last(workload.graph) else {}
+    laid_out = _convolutions_us(workload, eager) if lays_out else {}
     for position, nodes in enumerate(units.nodes):
         node = library_node(lowered.graph, nodes)
         if node is not None and node.name in laid_out:
@@ -165,8 +168,9 @@ class CompiledPredictor:
             breakdown=_breakdown(kernels, times_us, value),
             warnings=(*eager.warnings, *notes),
         )
-        # memory and power come from eager mode, which has widened its own; compiled times were fitted to no option
-        wide = with_options(answer, workload)
+        # memory and power come from eager mode, which has widened its own; compiled times were fitted to no option, but
+        # where Inductor lays images out itself, all were measured so
+        wide = with_options(answer, workload, ("channels_last",) if is_channels_last(workload.graph) else ())
         return replace(
             wide, memory_mib=eager.memory_mib, device_memory_mib=eager.device_memory_mib, power_w=eager.power_w
         )

@@ -31,6 +31,7 @@ from foretell.predictors.fusion.edges import CATEGORIES, EDGE_COLUMNS, EDGE_SCHE
 from foretell.predictors.trees import Trees
 
 EAGER = RUNTIMES[0]
+_ONNX_RUNTIME, _PUT_TOGETHER = "onnxruntime", frozenset({"Gelu", "LayerNormalization"})
 SHIPPED = "partitioner.zip"
 # a regression on labels 0 and 1: the predicted mean is the probability of fusion
 FIT = TreeFit(
@@ -96,6 +97,8 @@ class Partitioner:
         """The kernels of a graph under a runtime, one of `RUNTIMES`."""
         edges = extract_edges(graph, runtime)
         fused = self.classify(edges)
+        if runtime == _ONNX_RUNTIME:
+            fused |= _spelled_out(graph, edges)
         return Partition(edges, fused, unite(len(graph.nodes), edges, fused))
 
     def classify(self, edges: Edges) -> NDArray[np.bool_]:
@@ -117,6 +120,15 @@ def _predict_distinct(trees: Trees, rows: NDArray[np.float32]) -> NDArray[np.flo
     keys = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))[:, 0]
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     return np.asarray(trees.predict(rows[first]))[inverse]
+
+
+def _spelled_out(graph: Graph, edges: Edges) -> NDArray[np.bool_]:
+    """Edges inside an operator that a file spells as small nodes, and ONNX Runtime puts together again.
+
+    The graphs that taught the trees have each of these operators as one node, so the trees cannot know them.
+    """
+    ends = [(graph.nodes[one], graph.nodes[other]) for one, other in zip(edges.sources, edges.targets)]
+    return np.array([one.origin_op in _PUT_TOGETHER and one.origin == other.origin for one, other in ends], np.bool_)
 
 
 def _file(runtime: str) -> str:

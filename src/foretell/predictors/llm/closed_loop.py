@@ -59,10 +59,10 @@ class _Running:
     first_us: float | None = None
     ends: int = 0  # the step after which it ends
     began: int = 0  # the step in which it began to generate
+    prompt: int = 0  # tokens to compute: those of the prompt and those that it had when it was sent back
 
-    @property
-    def prompt(self) -> int:
-        return self.request.prompt + self.generated
+    def __post_init__(self) -> None:
+        self.prompt = self.request.prompt + self.generated
 
 
 StepTime = Callable[[int, float, Sequence[Chunk]], float]
@@ -78,7 +78,7 @@ class ClosedLoop:
     capacity: float
     max_requests: int = 2**31
     _queue: deque[_Running] = field(default_factory=deque)
-    _prompts: list[_Running] = field(default_factory=list)
+    _prompts: deque[_Running] = field(default_factory=deque)
     _ends: list[tuple[int, int]] = field(default_factory=list)
     _active: dict[int, _Running] = field(default_factory=dict)
     _served: list[Served] = field(default_factory=list)
@@ -86,6 +86,7 @@ class ClosedLoop:
     _step: int = 0
     _context: float = 0.0  # tokens in the cache of those that generate
     _reserved: float = 0.0
+    _prompt_tokens: int = 0  # of all prompts that are admitted and not yet computed
     _waited: int = 0  # steps since the first prompt began to wait for others
 
     def run(self, requests: Sequence[Request]) -> list[Served]:
@@ -122,16 +123,16 @@ class ClosedLoop:
                 needed, used = head.request.prompt + head.request.answer, self._reserved
             else:
                 needed = head.prompt + 1
-                used = self._context + sum(running.prompt for running in self._prompts)
+                used = self._context + self._prompt_tokens
             if used + needed > self.capacity and (self._active or self._prompts):
                 return
             self._reserved += head.request.prompt + head.request.answer
             self._prompts.append(self._queue.popleft())
+            self._prompt_tokens += head.prompt
 
     def _waits(self) -> int:
         """For how many steps prompts still wait for others to come; 0 where they do not."""
-        tokens = sum(running.prompt for running in self._prompts)
-        if not self._active or tokens >= self.engine.wait_share * self.engine.token_budget:
+        if not self._active or self._prompt_tokens >= self.engine.wait_share * self.engine.token_budget:
             return 0
         return max(self.engine.wait_steps - self._waited, 0)
 
@@ -139,13 +140,14 @@ class ClosedLoop:
         """One step with prompts, and with the requests that generate where the engine mixes them."""
         batch = len(self._active) if self.engine.mixes else 0
         left = max(self.engine.token_budget - batch, 1)
+        in_chunks = self.engine.chunks
         chunks: list[Chunk] = []
         taking: list[tuple[_Running, int]] = []
         for running in self._prompts:
             rest = running.prompt - running.done
-            if not self.engine.chunks and chunks and rest > left:
+            if not in_chunks and chunks and rest > left:
                 break
-            take = rest if not self.engine.chunks else min(rest, left)
+            take = rest if not in_chunks or rest < left else left
             chunks.append(Chunk(take, running.done))
             taking.append((running, take))
             left -= take
@@ -158,7 +160,8 @@ class ClosedLoop:
         for running, take in taking:
             running.done += take
             if running.done == running.prompt:
-                self._prompts.remove(running)
+                self._prompts.popleft()  # prompts are taken in order, and only the last one may be left in part
+                self._prompt_tokens -= running.prompt
                 self._start(running)
         self._end()
         self._make_room()
@@ -190,16 +193,16 @@ class ClosedLoop:
     def _end(self) -> None:
         while self._ends and self._ends[0][0] <= self._step:
             _, number = heapq.heappop(self._ends)
-            running = self._active.pop(number, None)
+            running = self._active.get(number)
             if running is None or running.ends > self._step:
-                if running is not None:
-                    self._active[number] = running
                 continue
-            self._context -= running.request.prompt + running.request.answer
-            self._reserved -= running.request.prompt + running.request.answer
+            del self._active[number]
+            tokens = running.request.prompt + running.request.answer
+            self._context -= tokens
+            self._reserved -= tokens
             assert running.first_us is not None
-            times = (value / KILO for value in (running.arrived_us, running.first_us, self._now_us))
-            self._served.append(Served(running.request, *times))
+            times_ms = running.arrived_us / KILO, running.first_us / KILO, self._now_us / KILO
+            self._served.append(Served(running.request, *times_ms))
             self._ask()
 
     def _make_room(self) -> None:
@@ -213,6 +216,6 @@ class ClosedLoop:
             self._context -= running.request.prompt + made
             self._ends.remove((running.ends, number))
             heapq.heapify(self._ends)
-            running.done, running.generated = 0, made
+            running.done, running.generated, running.prompt = 0, made, running.request.prompt + made
             self._reserved -= running.request.prompt + running.request.answer
             self._queue.appendleft(running)

@@ -13,7 +13,7 @@ The framework ``torch`` is our own: kernels of plain torch on an H200, over a st
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,7 @@ def _of_product(work: Columns, device: Device) -> tuple[Array, Array, list[Array
     return arithmetic, traffic, [*own, np.array([SCHEMES[name].code for name in names], dtype=np.float64)]
 
 
+_MOST_KNOWN = 4096  # tables that are kept: less than a kilobyte each
 _BYTES = ("weight_bytes", "input_bytes")
 
 
@@ -234,12 +235,26 @@ class Kernels:
         return self.frameworks.get(f"{kind}/{scheme}", ())
 
     def times_us(self, kind: str, work: Columns, device: Device, framework: str | None) -> Array:
-        """Microseconds of kernels of a kind, all of one scheme.
+        """Microseconds of kernels of a kind, all of one scheme; equal work is looked up once.
 
         Without a framework, or where a framework's were not measured: the geometric mean of those that were; quantised
         products take the faster of that and of torch's kernel, which has no quantising of the input in it.
         """
         scheme = work["scheme"][0] if "scheme" in work else ""
+        columns = tuple((name, np.asarray(work[name]).tobytes()) for name in work if name != "scheme")
+        key = kind, scheme, columns, device, framework
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            found = self._known[key] = self._times_us(kind, scheme, work, device, framework)
+        return found.copy()
+
+    @cached_property
+    def _known(self) -> dict[tuple[object, ...], Array]:
+        return {}
+
+    def _times_us(self, kind: str, scheme: str, work: Columns, device: Device, framework: str | None) -> Array:
         is_quantised = kind == "product" and scheme != "bf16" and device.architecture == "Hopper"
         own: Array | None = None
         name = own_name(kind, scheme, is_paged=framework == TORCH_PAGED)

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,8 +59,7 @@ def _interpolated(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
     return ys[at] + (x - xs[at]) * (ys[at + 1] - ys[at]) / (xs[at + 1] - xs[at])
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """A part of a prompt: tokens that one step computes, and those of the same prompt that came before."""
 
     tokens: int
@@ -77,7 +76,7 @@ class Steps:
 
     def step_us(self, batch: int, context: float, chunks: Sequence[Chunk] = (), heads: int | None = None) -> float:
         """One step: ``batch`` requests generate with ``context`` tokens on average; ``heads`` rows are sampled."""
-        prompt = sum(chunk.tokens for chunk in chunks)
+        prompt = sum([chunk.tokens for chunk in chunks])
         total = self.token_us(batch + prompt) + self.head_us(batch + len(chunks) if heads is None else heads)
         if batch:
             total += self.generation_us(batch, context)
@@ -100,11 +99,19 @@ class Steps:
 
     def token_us(self, tokens: float) -> float:
         """What all tokens of a step pass together."""
-        return self._sustained(tokens) * math.exp(_interpolated(math.log(tokens), _LOG_TOKENS, self._token_logs))
+        found = self._token_times.get(tokens)
+        if found is None:
+            logs = _interpolated(math.log(tokens), _LOG_TOKENS, self._token_logs)
+            found = self._token_times[tokens] = self._sustained(tokens) * math.exp(logs)
+        return found
 
     def head_us(self, rows: float) -> float:
         """The output head and the sampling of so many rows."""
-        return math.exp(_interpolated(math.log(max(rows, 1)), _LOG_BATCHES, self._head_logs))
+        found = self._head_times.get(rows)
+        if found is None:
+            logs = _interpolated(math.log(max(rows, 1)), _LOG_BATCHES, self._head_logs)
+            found = self._head_times[rows] = math.exp(logs)
+        return found
 
     def generation_us(self, batch: float, context: float) -> float:
         """The attention of requests that generate."""
@@ -113,18 +120,22 @@ class Steps:
         x, y = math.log(batch), math.log(max(context, 1))
         row = min(max(bisect_right(_LOG_BATCHES, x) - 1, 0), len(_LOG_BATCHES) - 2)
         share = (x - _LOG_BATCHES[row]) / (_LOG_BATCHES[row + 1] - _LOG_BATCHES[row])
-        low, high = (_interpolated(y, _LOG_CONTEXTS, self._generation_logs[at]) for at in (row, row + 1))
+        at = min(max(bisect_right(_LOG_CONTEXTS, y) - 1, 0), len(_LOG_CONTEXTS) - 2)
+        left, right = self._generation_columns(at)
+        beyond, width = y - _LOG_CONTEXTS[at], _LOG_CONTEXTS[at + 1] - _LOG_CONTEXTS[at]
+        low = left[row] + beyond * (right[row] - left[row]) / width
+        high = left[row + 1] + beyond * (right[row + 1] - left[row + 1]) / width
         return math.exp(low + share * (high - low))
 
     def prompts_us(self, chunks: Sequence[Chunk]) -> float:
         """The attention of chunks of prompts: what the prompt so far takes, less what came before."""
         if not self._has_cache:
             return 0.0
-        own = sum(
-            max(self._context_us(chunk.past + chunk.tokens) - self._context_us(max(chunk.past, 1)), 0.0)
-            for chunk in chunks
-        )
-        return self._context_us(1) + own * self._sustained(sum(chunk.tokens for chunk in chunks))
+        own, count, context_us = 0.0, 0, self._context_us
+        for tokens, past in chunks:
+            own += max(context_us(past + tokens) - context_us(past or 1), 0.0)
+            count += tokens
+        return context_us(1) + own * self._sustained(count)
 
     def _sustained(self, tokens: float) -> float:
         """How much longer many tokens take in a step than in kernels that are measured one by one.
@@ -132,12 +143,34 @@ class Steps:
         Products of many tokens keep the GPU at its power limit, so its clock falls; a kernel alone is over before that.
         Engines' tables of fp8 hold the quantising of the input too, which a step does elsewhere: that is as much.
         """
-        if self.deployment.weights in ("fp8", "fp8_block") and self.framework in ("vllm", "sglang"):
+        if self._holds_quantising:
             return 1.0
         return 1 + _THROTTLED * min(max(math.log2(max(tokens, 1)) - _THROTTLED_FROM, 0.0) / 2, 1.0)
 
+    @cached_property
+    def _holds_quantising(self) -> bool:
+        return self.deployment.weights in ("fp8", "fp8_block") and self.framework in ("vllm", "sglang")
+
     def _context_us(self, tokens: float) -> float:
-        return math.exp(_interpolated(math.log(tokens), _LOG_CONTEXTS, self._context_logs))
+        found = self._context_times.get(tokens)
+        if found is None:
+            logs = _interpolated(math.log(tokens), _LOG_CONTEXTS, self._context_logs)
+            found = self._context_times[tokens] = math.exp(logs)
+        return found
+
+    # what was asked before: a simulation asks the same again and again
+
+    @cached_property
+    def _token_times(self) -> dict[float, float]:
+        return {}
+
+    @cached_property
+    def _head_times(self) -> dict[float, float]:
+        return {}
+
+    @cached_property
+    def _context_times(self) -> dict[float, float]:
+        return {}
 
     @cached_property
     def _has_cache(self) -> bool:
@@ -167,8 +200,24 @@ class Steps:
         return _logs(product + sampling + gather)
 
     @cached_property
-    def _generation_logs(self) -> list[list[float]]:
-        batch, context = (grid.ravel() for grid in np.meshgrid(_BATCHES, _CONTEXTS, indexing="ij"))
+    def _generations(self) -> dict[int, list[float]]:
+        return {}
+
+    def _generation_columns(self, at: int) -> tuple[list[float], list[float]]:
+        """The column of a context in the table of generations, and the next one; made when it is asked for.
+
+        A run has contexts of about one length, and the whole table would take longer than the run.
+        """
+        known = self._generations
+        missing = [place for place in (at, at + 1) if place not in known]
+        if missing:
+            contexts = np.repeat(_CONTEXTS[missing], len(_BATCHES))
+            logs = self._generation_logs(np.tile(_BATCHES, len(missing)), contexts)
+            for number, place in enumerate(missing):
+                known[place] = logs[number * len(_BATCHES) : (number + 1) * len(_BATCHES)]
+        return known[at], known[at + 1]
+
+    def _generation_logs(self, batch: Array, context: Array) -> list[float]:
         total = np.zeros(len(batch))
         for group in self.deployment.architecture.groups:
             attention = group.attention
@@ -177,7 +226,7 @@ class Steps:
                 total += group.count * self._times_us("generation", work)
             elif isinstance(attention, LatentAttention):
                 total += group.count * self._times_us("latent_generation", self._latent_work(attention, batch, context))
-        return [_logs(row) for row in np.maximum(total, LAUNCH_US).reshape(len(_BATCHES), len(_CONTEXTS))]
+        return _logs(np.maximum(total, LAUNCH_US))
 
     @cached_property
     def _context_logs(self) -> list[float]:

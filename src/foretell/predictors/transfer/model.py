@@ -20,7 +20,7 @@ algorithm more. Where the measured device is faster than its peaks, the other on
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 
@@ -131,16 +131,26 @@ class Places:
     @classmethod
     def of(cls, hardware: Hardware, source: Device) -> "Places":
         """Those of one workload."""
-        device, l2 = hardware.device, math.log2(bytes_from_mib(hardware.l2_mib))
-        is_older, is_oldest = (float(_capability(device) < limit) for limit in (_capability(source), _AMPERE))
-        clock = (source.boost_clock_mhz or 0.0) / (device.boost_clock_mhz or 1.0)
-        sms, memory = hardware.sms / source.sms / clock, hardware.bandwidth_gb_per_s / source.bandwidth_gb_per_s
-        cache = max(1.0, sms / memory) ** _CACHE_FOLLOWS_SMS
-        numbers = (
-            vector_share(device), clock, source.sms / hardware.sms, hardware.sm_fraction, l2, is_older, is_oldest, cache
-        )  # fmt: skip
-        rest = (np.array([number]) for number in numbers)
-        return cls(np.array([base_share(device)]), np.array([MEMORIES.index(memory_kind(device))]), *rest)
+        return cls.of_many([hardware], source)
+
+    @classmethod
+    def of_many(cls, places: Sequence[Hardware], source: Device) -> "Places":
+        """Those of several workloads."""
+        base, memory, *rest = zip(*(_place(hardware, source) for hardware in places), strict=True)
+        return cls(np.array(base), np.array(memory, np.intp), *(np.array(numbers) for numbers in rest))
+
+
+def _place(hardware: Hardware, source: Device) -> tuple[float, ...]:
+    """A row of `Places`."""
+    device, l2 = hardware.device, math.log2(bytes_from_mib(hardware.l2_mib))
+    is_older, is_oldest = (float(_capability(device) < limit) for limit in (_capability(source), _AMPERE))
+    clock = (source.boost_clock_mhz or 0.0) / (device.boost_clock_mhz or 1.0)
+    sms, bandwidth = hardware.sms / source.sms / clock, hardware.bandwidth_gb_per_s / source.bandwidth_gb_per_s
+    cache = max(1.0, sms / bandwidth) ** _CACHE_FOLLOWS_SMS
+    return (
+        base_share(device), MEMORIES.index(memory_kind(device)), vector_share(device), clock,
+        source.sms / hardware.sms, hardware.sm_fraction, l2, is_older, is_oldest, cache,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

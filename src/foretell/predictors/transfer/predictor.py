@@ -15,7 +15,9 @@ measured device; the power at rest is the roofline's share of the limit. Memory 
 
 import math
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +38,10 @@ from foretell.predictors.roofline import (
     POWER_LOW,
     RooflinePredictor,
     analytic_prediction,
+    peak_memory_mib,
 )
 from foretell.predictors.transfer.clock import base_share, limited_share, squared_voltage
-from foretell.predictors.transfer.model import Places, TransferModel, Transferred, UnitWork, shipped_numbers
+from foretell.predictors.transfer.model import Places, TransferModel, UnitWork, shipped_numbers
 from foretell.predictors.unit.model import WorkloadPrediction
 from foretell.predictors.unit.predictor import doubts, operator_shares, shipped
 from foretell.predictors.unit.reach import Reach
@@ -50,7 +53,8 @@ _COMPUTE, _MEMORY = (COLUMNS.index(name) for name in ("log_compute_us", "log_mem
 Values = NDArray[np.float64]
 # A sweep predicts one graph for many devices. By the id of a graph: a weak reference to it, which clears the entry when
 # the graph is gone, and by setting what its units take on the H200.
-_cache: dict[int, tuple["weakref.ref[Graph]", dict[tuple[str | bool | None, ...], "OnSource"]]] = {}
+_Key = tuple[str | bool | None, ...]
+_cache: dict[int, tuple["weakref.ref[Graph]", dict[_Key, "OnSource"]]] = {}
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,16 @@ class OnSource:
         return math.log(latency.high / latency.value)
 
 
+@dataclass(frozen=True)
+class _Described:
+    """A workload with what the roofline says of it, and what its units take on the measured device."""
+
+    workload: Workload
+    base: Prediction
+    units: Units
+    source: OnSource
+
+
 class TransferPredictor:
     """Predicts for GPUs of NVIDIA whose clock is known, from the times on `CONSTANTS_FROM`."""
 
@@ -84,20 +98,42 @@ class TransferPredictor:
 
     def unit_times_us(self, workload: Workload, units: DistinctUnits) -> Values:
         """The time of each distinct unit of a workload."""
-        return self._transferred(workload, extract_units(workload)).times_us[units.first]
+        _check_clocks([workload])
+        (source,) = on_sources([workload])
+        ((times_us, _, _),) = self._transferred([(workload, extract_units(workload), source)])
+        return times_us[units.first]
 
     def predict(self, workload: Workload) -> Prediction:
         """Latency, power and energy transferred from the fitted model; memory as the roofline predicts it."""
-        base = analytic_prediction(workload, with_breakdown=False)
-        units = extract_units(workload)
-        if not len(units) or base.power_w is None:
-            return RooflinePredictor().predict(workload)
-        source = on_source(workload)
-        there = self._transferred(workload, units)
+        return self.predict_many([workload])[0]
+
+    def predict_many(self, workloads: Sequence[Workload]) -> list[Prediction]:
+        """The predictions of several workloads, on any devices; the measured device's model is asked once for all."""
+        bases = [analytic_prediction(workload, with_breakdown=False) for workload in workloads]
+        units = [extract_units(workload) for workload in workloads]
+        found: list[Prediction | None] = [None] * len(workloads)
+        asked = []
+        for number, (base, own) in enumerate(zip(bases, units, strict=True)):
+            # a graph of views alone launches nothing: there is no unit to transfer
+            if len(own) and base.power_w is not None:
+                asked.append(number)
+            else:
+                found[number] = RooflinePredictor().predict(workloads[number])
+        _check_clocks([workloads[number] for number in asked])
+        sources = on_sources([workloads[number] for number in asked])
+        triples = [(workloads[n], units[n], source) for n, source in zip(asked, sources, strict=True)]
+        for number, source, there in zip(asked, sources, self._transferred(triples), strict=True):
+            described = _Described(workloads[number], bases[number], units[number], source)
+            found[number] = self._answer(described, there)
+        return [prediction for prediction in found if prediction is not None]
+
+    def _answer(self, asked: _Described, there: "_There") -> Prediction:
+        """The prediction within what is possible, with its parts, and its doubts in words."""
+        workload, base, source, device = asked.workload, asked.base, asked.source, asked.workload.target.device
         latency_ms = ms(seconds_from_us(float(there.times_us.sum())))
-        width = math.exp(math.hypot(self._half_width(workload.target.device, there.times_us), source.half_width))
+        width = math.exp(math.hypot(self._half_width(device, there.times_us), source.half_width))
         latency = Estimate(latency_ms, latency_ms / width, latency_ms * width).at_least(base.facts[LEAST_LATENCY_MS])
-        latency, power, notes = _limited(workload.target.device, latency, _power(workload, units, there))
+        latency, power, notes = _limited(device, latency, _power(workload, asked.units, there))
         seconds = (seconds_from_ms(time_ms) for time_ms in (latency.value, latency.low, latency.high))
         energy = (time_s * watts for time_s, watts in zip(seconds, (power.value, power.low, power.high), strict=True))
         answer = replace(
@@ -107,9 +143,9 @@ class TransferPredictor:
             throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
             power_w=power,
             energy_j=Estimate(*energy),
-            breakdown=operator_shares(units, there.times_us, latency.value),
+            breakdown=operator_shares(asked.units, there.times_us, latency.value),
             warnings=(
-                extrapolated(workload.target.device),
+                extrapolated(device),
                 *_throttling(workload, there),
                 *notes,
                 *base.warnings,
@@ -125,18 +161,22 @@ class TransferPredictor:
     def _numbers(self) -> TransferModel:
         return self._model or shipped_numbers()
 
-    def _transferred(self, workload: Workload, units: Units) -> Transferred:
-        """The time of each unit on the workload's device."""
-        source, hardware = find_device(CONSTANTS_FROM), workload.target.hardware
-        if hardware.device.is_cpu or not hardware.device.boost_clock_mhz:
-            raise InputError(
-                f"transfer needs a GPU whose clock is known; {hardware.device.id} is not: use --predictor roofline."
-            )
-        known = on_source(workload)
-        compute_us, memory_us = (np.exp2(units.features[:, at].astype(np.float64)) for at in (_COMPUTE, _MEMORY))
-        first = np.zeros(1, np.intp)
-        work = UnitWork(known.units.features, known.unit_us, compute_us, memory_us, np.ones(len(units)), first)
-        return self._numbers.times_us(work, Places.of(hardware, source), source)
+    def _transferred(self, asked: Sequence[tuple[Workload, Units, OnSource]]) -> list["_There"]:
+        """The time of each unit on the device of each workload, and the clock that it holds."""
+        if not asked:
+            return []
+        source = find_device(CONSTANTS_FROM)
+        own = np.concatenate([units.features[:, [_COMPUTE, _MEMORY]] for _, units, _ in asked]).astype(np.float64)
+        compute_us, memory_us = np.exp2(own).T
+        ends = np.cumsum([len(units) for _, units, _ in asked])
+        first = np.concatenate([[0], ends[:-1]]).astype(np.intp)
+        features = np.concatenate([known.units.features for _, _, known in asked])
+        source_us = np.concatenate([known.unit_us for _, _, known in asked])
+        work = UnitWork(features, source_us, compute_us, memory_us, np.ones(len(features)), first)
+        places = Places.of_many([workload.target.hardware for workload, _, _ in asked], source)
+        there = self._numbers.times_us(work, places, source)
+        shares, loads = there.clock_share.tolist(), there.load.tolist()
+        return [_There(*each) for each in zip(np.split(there.times_us, ends[:-1]), shares, loads, strict=True)]
 
     def _half_width(self, device: Device, times_us: Values) -> float:
         """Half of the width of the interval, in log(ratio)."""
@@ -145,6 +185,22 @@ class TransferPredictor:
         # as many units of equal length would vary as much
         units = 1.0 / float((shares**2).sum())
         return math.hypot(model.device_width if is_near else model.far_width, model.unit_width / math.sqrt(units))
+
+
+class _There(NamedTuple):
+    """One workload on its device: the time of each unit, the share of the boost clock, and the load."""
+
+    times_us: Values
+    clock_share: float
+    load: float
+
+
+def _check_clocks(workloads: Sequence[Workload]) -> None:
+    for device in (workload.target.device for workload in workloads):
+        if device.is_cpu or not device.boost_clock_mhz:
+            raise InputError(
+                f"transfer needs a GPU whose clock is known; {device.id} is not: use --predictor roofline."
+            )
 
 
 def extrapolated(device: Device) -> str:
@@ -156,8 +212,8 @@ def extrapolated(device: Device) -> str:
     )
 
 
-def _throttling(workload: Workload, there: Transferred) -> tuple[str, ...]:
-    share = float(there.clock_share[0])
+def _throttling(workload: Workload, there: _There) -> tuple[str, ...]:
+    share = there.clock_share
     if share >= _FULL_CLOCK:
         return ()
     device = workload.target.device
@@ -195,12 +251,12 @@ def _limited(device: Device, latency: Estimate, power: Estimate) -> tuple[Estima
     return slower, capped, tuple(notes)
 
 
-def _power(workload: Workload, units: Units, there: Transferred) -> Estimate:
+def _power(workload: Workload, units: Units, there: _There) -> Estimate:
     """At the power limit where the limit holds the clock down; else by load and traffic."""
     device, hardware = workload.target.device, workload.target.hardware
     tdp_w = device.rated_tdp_w or device.tdp_w
-    limit = base_share(device) * squared_voltage(np.array([base_share(device)]))
-    arithmetic = float((there.load * squared_voltage(there.clock_share) / limit)[0])
+    at_limit, held = squared_voltage(np.array([base_share(device), there.clock_share])).tolist()
+    arithmetic = there.load * held / (base_share(device) * at_limit)
     traffic_us = np.exp2(units.features[:, _MEMORY].astype(np.float64)).sum()
     traffic = float(traffic_us / there.times_us.sum()) * hardware.bandwidth_gb_per_s / device.bandwidth_gb_per_s
     # a byte takes as much energy as on the measured device, where the slope comes from
@@ -213,20 +269,38 @@ def _power(workload: Workload, units: Units, there: Transferred) -> Estimate:
 
 def on_source(workload: Workload) -> OnSource:
     """What the predictor of the measured device says about a workload, cached while the graph lives."""
-    graph_id, runtime = id(workload.graph), workload.target.runtime
-    key = (workload.mode, workload.dtype, workload.optimizer, workload.channels_last, runtime)
-    if graph_id not in _cache:
-        _cache[graph_id] = weakref.ref(workload.graph, lambda _: _cache.pop(graph_id, None)), {}
-    by_setting = _cache[graph_id][1]
-    if key not in by_setting:
-        source = find_device(CONSTANTS_FROM)
-        there = replace(workload, target=Target(source, None, runtime))
-        units, counted = extract_units(there), analytic_prediction(there, with_breakdown=False)
-        distinct = DistinctUnits.of(units)
+    return on_sources([workload])[0]
+
+
+def on_sources(workloads: Sequence[Workload]) -> list[OnSource]:
+    """The same for several workloads; the predictor is asked once about all that are not cached."""
+    tables = [_cached(workload.graph) for workload in workloads]
+    keys = [
+        (workload.mode, workload.dtype, workload.optimizer, workload.channels_last, workload.target.runtime)
+        for workload in workloads
+    ]
+    source = find_device(CONSTANTS_FROM)
+    asked: dict[tuple[int, _Key], tuple[Units, DistinctUnits, Setting]] = {}
+    for workload, table, key in zip(workloads, tables, keys, strict=True):
+        if key not in table and (id(table), key) not in asked:
+            there = replace(workload, target=Target(source, None, workload.target.runtime))
+            units = extract_units(there)
+            asked[id(table), key] = units, DistinctUnits.of(units), Setting.of(there, peak_memory_mib(there))
+    if asked:
         model = shipped(source.id, best_fitted(source.id) or "")
-        assert counted.memory_mib is not None
-        assert counted.power_w is not None
-        setting = Setting.of(there, counted.memory_mib.value)
-        prediction = model.predict(distinct, setting, counted.power_w.value)
-        by_setting[key] = OnSource(units, distinct, prediction, model.reach)
-    return by_setting[key]
+        # nothing of the power on the source is transferred
+        questions = [(distinct, setting, math.nan) for _, distinct, setting in asked.values()]
+        answers = dict(zip(asked, model.predict_many(questions), strict=True))
+        for table, key in zip(tables, keys, strict=True):
+            if (id(table), key) in asked:
+                units, distinct, _ = asked[id(table), key]
+                table[key] = OnSource(units, distinct, answers[id(table), key], model.reach)
+    return [table[key] for table, key in zip(tables, keys, strict=True)]
+
+
+def _cached(graph: Graph) -> dict[_Key, OnSource]:
+    """What is cached of a graph."""
+    graph_id = id(graph)
+    if graph_id not in _cache:
+        _cache[graph_id] = weakref.ref(graph, lambda _: _cache.pop(graph_id, None)), {}
+    return _cache[graph_id][1]

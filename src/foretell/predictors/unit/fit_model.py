@@ -12,8 +12,8 @@ too narrow.
 
 Conformal intervals assume that scores are exchangeable. The scores of different architectures are roughly so. Workloads
 of one architecture resemble each other, so the effective number of scores is smaller than their count. The model that
-is served has seen all folds and is a little better than those that gave the scores, so coverage errs to the safe side
-(for networks, `_MISSED_BY_MEMBERS` allows for it).
+is served has seen all folds and is a little better than those that gave the scores, so coverage errs to the safe
+side: two networks of three quarters of the data give the scores, three of all data are served.
 
 Trees learn from workloads without a trace too: a first fit divides their replay time among their units.
 """

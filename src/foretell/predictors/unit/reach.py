@@ -5,6 +5,8 @@ rank of its input, the smallest and the largest value of each size that was meas
 such entry, or where a size lies beyond its range by more than half an octave (a factor of 1.4). How far it is beyond,
 in octaves, widens the interval, and the warning names the operators and the sizes that are new.
 
+The two half precisions stand for each other: an operator that was measured in bf16 alone is not new in fp16.
+
 Limits: ranges are kept one size at a time. A combination of sizes that were measured only apart counts as measured.
 """
 
@@ -36,10 +38,12 @@ SIZES: Mapping[str, str] = MappingProxyType(
 _SIZE_COLUMNS = [_AT[name] for name in SIZES]
 _IS_COUNT = np.array([not name.startswith("log_") for name in SIZES])
 # kernels for images and for volumes differ: the ranges of these kinds are kept by rank
-_BY_RANK = tuple(KINDS.index(kind) for kind in ("contraction", "normalisation", "pooling"))
+_IS_BY_RANK = np.array([kind in ("contraction", "normalisation", "pooling") for kind in KINDS])
 _MARGIN = 0.5  # octaves beyond a range that still count as measured
 _UNSEEN = 8.0  # octaves that an operator counts which was never measured in this phase and dtype
 _MOST = 8.0
+_DTYPE = 2  # the place of the dtype in a key
+_OTHER_HALF = {DTYPES.index("fp16"): DTYPES.index("bf16"), DTYPES.index("bf16"): DTYPES.index("fp16")}
 
 Rows = NDArray[np.float32]
 
@@ -96,9 +100,14 @@ class Reach:
         return "never measured"
 
     def _found(self, features: Rows) -> NDArray[np.intp]:
-        """The row of each unit's key, −1 where it has none."""
+        """The row of each unit's key, or that of the other half precision; −1 where it has neither."""
         positions = self._positions
-        return np.array([positions.get(tuple(key), -1) for key in _keys(features).tolist()], np.intp)
+        keys = _keys(features).tolist()
+        found = [positions.get(tuple(key), -1) for key in keys]
+        return np.array(
+            [at if at >= 0 else positions.get(_in_other_half(key), -1) for at, key in zip(found, keys, strict=True)],
+            np.intp,
+        )
 
     @cached_property
     def _positions(self) -> dict[tuple[int, ...], int]:
@@ -130,8 +139,13 @@ class Reach:
 
 def _keys(features: Rows) -> NDArray[np.int16]:
     columns = [features[:, _AT[name]] for name in ("operator", "phase", "dtype", "input_rank")]
-    columns[3] = np.where(np.isin(features[:, _AT["kind"]], _BY_RANK), columns[3], 0)
+    columns[3] = np.where(_IS_BY_RANK[features[:, _AT["kind"]].astype(np.intp)], columns[3], 0)
     return np.stack(columns, axis=1).astype(np.int16)
+
+
+def _in_other_half(key: list[int]) -> tuple[int, ...]:
+    """The key in the other half precision; the same key where the dtype is no half precision."""
+    return (*key[:_DTYPE], _OTHER_HALF.get(key[_DTYPE], key[_DTYPE]), *key[_DTYPE + 1 :])
 
 
 def _sizes(features: Rows) -> NDArray[np.float32]:

@@ -194,7 +194,7 @@ _BENCHES: Mapping[str, Callable[[random.Random], Drawn]] = MappingProxyType(
 
 def known() -> Iterator[Entry]:
     """Networks from publications: the U-Net for temperature downscaling, and LeNet-5."""
-    downscaling: dict[str, Value] = {"base": 56, "depth": 3, "convs": "2-1-1-1", "up": 1, "rise": 3, "classes": 2}
+    downscaling: dict[str, Value] = {"base": 56, "depth": 3, "convs": "2-1-1-1", "up": 2, "rise": 2, "classes": 2}
     yield Entry(str(Spec("synthetic", "unet", downscaling)), "synthetic-unet", (3, 96, 128))
     yield Entry(str(Spec("synthetic", "lenet", {"scale": 1, "act": "tanh"})), "synthetic-lenet", (1, 28, 28))
 

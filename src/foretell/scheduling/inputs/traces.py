@@ -1,7 +1,8 @@
 """Scheduling: arrivals and durations of jobs: traces of real clusters that the user has, and a Poisson process.
 
 A trace is a list of (arrival in seconds, duration alone in seconds), sorted by arrival. Jobs of one GPU are taken and
-jobs of several are left out: that keeps 93 % of the jobs of Philly, and 99 % of the pods with a GPU of Alibaba.
+jobs of several are left out: that keeps 93 % of the jobs of Philly, and 99 % of the pods with a GPU of Alibaba. Jobs
+that never ran or have not ended are left out, too. A trace with a negative time is damaged, and refused.
 
 Sources: Philly: Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", USENIX
 ATC 2019, as a table with ``timestamp``, ``duration`` and ``num_gpus``. Alibaba: cluster-trace-gpu-v2023 (openb pods),
@@ -39,7 +40,7 @@ def read_philly(path: Path | str) -> list[Arrival]:
         (
             Arrival(_moment(path, stamp), float(duration))
             for stamp, duration, gpus in rows
-            if gpus == 1 and duration is not None and duration > 0
+            if gpus == 1 and duration is not None and _lasts(path, duration)
         ),
     )
 
@@ -52,7 +53,8 @@ def read_alibaba(path: Path | str) -> list[Arrival]:
         (
             Arrival(float(created), float(deleted - scheduled))
             for created, scheduled, deleted, gpus in rows
-            if gpus == 1 and None not in (created, scheduled, deleted) and deleted > scheduled >= created
+            if gpus == 1 and None not in (created, scheduled, deleted)
+            if _lasts(path, scheduled - created, deleted - scheduled)
         ),
     )
 
@@ -134,6 +136,13 @@ def _sorted(path: Path | str, arrivals: Iterator[Arrival]) -> list[Arrival]:
         if not (math.isfinite(entry.arrival_s) and math.isfinite(entry.duration_s)):
             raise DataError(f"The trace {path} has a time that is not finite.")
     return found
+
+
+def _lasts(path: Path | str, *times_s: float) -> bool:
+    """Whether the last of some times is above 0; a negative one is an error of the trace."""
+    if min(times_s) < 0:
+        raise DataError(f"The trace {path} has a job with a negative time, {min(times_s):g} s.")
+    return times_s[-1] > 0
 
 
 def _moment(path: Path | str, stamp: object) -> float:

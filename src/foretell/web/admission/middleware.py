@@ -47,6 +47,7 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
+_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 class AdmissionMiddleware:
@@ -189,7 +190,9 @@ class _Body:
             return await self._receive()  # the application waits here for a disconnect, which may take any time
         try:
             patience_s = self._admission.patience_s(self._received)
-            message = await asyncio.wait_for(self._receive(), max(0.0, self._started + patience_s - time.monotonic()))
+            # a timeout, not `wait_for`, which makes a task each time
+            async with asyncio.timeout(max(0.0, self._started + patience_s - time.monotonic())):
+                message = await self._receive()
         except TimeoutError as error:
             raise self._admission.refuse_slow(patience_s) from error
         if message["type"] == "http.request":
@@ -216,9 +219,10 @@ class _Response:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             own = {name.lower() for name, _ in message.get("headers", [])}
-            more = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in own]
+            more = [(name, value) for name, value in _HEADERS if name not in own]
             message = {**message, "headers": [*message.get("headers", []), *more]}
-        await asyncio.wait_for(self._send(message), self._timeout_s)
+        async with asyncio.timeout(self._timeout_s):
+            await self._send(message)
 
     async def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Send a complete response."""

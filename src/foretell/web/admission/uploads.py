@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 import re
 import secrets
 import shutil
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from foretell.errors import ModelError
-from foretell.units import KIB, mib
+from foretell.units import KIB, MIB, mib
 from foretell.web.admission.clients import CLIENT, UNKNOWN
 from foretell.web.questions import UPLOAD
 from foretell.web.refusals import BusyError, TooLargeError, full_disk
@@ -24,12 +25,22 @@ SUFFIXES = (".onnx", ".pt2")
 KEPT_S = 600.0
 MAX_KEPT_UPLOADS = 8  # of the largest size
 _CHUNK_BYTES = 256 * KIB
+_SMALL_BYTES = MIB  # a form keeps a file of this size in memory, and its hash takes less than a millisecond
 _MAX_NAME_CHARACTERS = 80
 
 
 @dataclass(slots=True, eq=False)
+class _Stored:
+    """A file alone in its folder, and how many uploads have this content."""
+
+    path: Path
+    size_bytes: int
+    owners: int = 1
+
+
+@dataclass(slots=True, eq=False)
 class Upload:
-    """An uploaded file, alone in its folder. On the disk it is called by the hash of its content."""
+    """An uploaded file. On the disk it is called by the hash of its content; equal uploads share it."""
 
     ident: str
     path: Path
@@ -38,16 +49,21 @@ class Upload:
     stored_at: float
     client: str = UNKNOWN
     holders: int = 1
+    remove: Callable[[], None] | None = None  # where others may have the same file
 
     def hold(self) -> None:
         """Keep the file until it is deleted once more."""
         self.holders += 1
 
     def delete(self) -> None:
-        """Delete the file and its folder, unless somebody still holds it."""
+        """Delete the file and its folder, unless somebody still holds it, or an equal upload needs it."""
         self.holders -= 1
-        if self.holders <= 0:
+        if self.holders > 0:
+            return
+        if self.remove is None:
             shutil.rmtree(self.path.parent, ignore_errors=True)
+        elif self.holders == 0:
+            self.remove()
 
 
 class Uploads:
@@ -58,10 +74,32 @@ class Uploads:
         self.folder = Path(tempfile.mkdtemp(prefix="foretell-serve-"))  # mkdtemp: only the owner may read it
         self._clock = clock
         self._kept: dict[str, Upload] = {}
+        self._stored: dict[str, _Stored] = {}  # by name: the hash of the content
 
     async def take(self, file: BinaryIO, name: str) -> Upload:
-        """Copy a received file into the private folder; the caller deletes it."""
+        """Copy a received file into the private folder; the caller deletes it. What lies there already is shared."""
         ident, name = secrets.token_hex(16), safe_name(name)
+        stored = self._known(file, Path(name).suffix)
+        if stored is None:
+            stored = await self._store(file, name, ident)
+            self._stored.setdefault(stored.path.name, stored)
+        else:
+            stored.owners += 1
+        upload = Upload(ident, stored.path, name, stored.size_bytes, self._clock(), CLIENT.get())
+        upload.remove = lambda: self._remove(stored)
+        return upload
+
+    def _known(self, file: BinaryIO, suffix: str) -> _Stored | None:
+        """The file of the same content, where one lies here; a large one is not looked for: its hash takes a while."""
+        if file.seek(0, os.SEEK_END) > _SMALL_BYTES or not self._stored:
+            file.seek(0)
+            return None
+        file.seek(0)
+        digest = hashlib.sha256(file.read()).hexdigest()
+        file.seek(0)
+        return self._stored.get(f"{digest}{suffix}")
+
+    async def _store(self, file: BinaryIO, name: str, ident: str) -> _Stored:
         folder = self.folder / ident
         try:
             folder.mkdir(mode=0o700)
@@ -75,7 +113,14 @@ class Uploads:
         except BaseException:  # also if the request is cancelled
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        return Upload(ident, path, name, size_bytes, self._clock(), CLIENT.get())
+        return _Stored(path, size_bytes)
+
+    def _remove(self, stored: _Stored) -> None:
+        stored.owners -= 1
+        if stored.owners <= 0:
+            if self._stored.get(stored.path.name) is stored:
+                del self._stored[stored.path.name]
+            shutil.rmtree(stored.path.parent, ignore_errors=True)
 
     def keep(self, upload: Upload) -> None:
         """Keep a file for later questions; where space is short, whoever has the most there loses the oldest file."""
@@ -113,6 +158,7 @@ class Uploads:
     def close(self) -> None:
         """Delete everything."""
         self._kept.clear()
+        self._stored.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

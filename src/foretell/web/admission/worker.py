@@ -9,6 +9,7 @@ Questions that arrived together may come together: {"together": [question, …]}
 Every answer says how many models were read for it ("read"), because libraries that read models may leak memory.
 """
 
+import gc
 import json
 import os
 import sys
@@ -36,6 +37,7 @@ def main(memory_mib: float) -> None:
     send = redirect_output()
     limit(memory_mib)
     warm()
+    gc.freeze()  # what was imported stays: a search for cycles would visit half a million objects in vain
     send({"event": "ready"})
     for line in sys.stdin.buffer:
         message, before = json.loads(line), GRAPHS.read

@@ -187,6 +187,7 @@ class _Reading:
 
     def __init__(self) -> None:
         self._predictors: dict[tuple[str | None, Target], Predictor] = {}
+        self._plain: dict[type[Predictor], Predictor] = {}
         self._configurations: dict[tuple[object, ...], Configuration] = {}
         self._graph = lru_cache(_MAX_GRAPHS)(_load)
         self._copies: dict[int, tuple[Graph, Graph]] = {}  # by id: a graph of the caller, and its copy
@@ -237,7 +238,10 @@ class _Reading:
         if key not in self._predictors:
             if len(self._predictors) >= _MAX_CONFIGURATIONS:
                 self._predictors.clear()
-            self._predictors[key] = choose_predictor(name, target)
+            selected = choose_predictor(name, target)
+            # one that has nothing of its own is the same for all devices: it is asked once about all of them
+            has_state = any(vars(selected).values())
+            self._predictors[key] = selected if has_state else self._plain.setdefault(type(selected), selected)
         return self._predictors[key]
 
 

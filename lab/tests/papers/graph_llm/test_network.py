@@ -1,0 +1,105 @@
+import pytest
+import torch
+
+from lab.papers.graph_llm.encoder import GinEncoder, stack
+from lab.papers.graph_llm.network import Described, GraphLanguageNetwork, Shape
+from lab.tests.papers.graph_llm import tiny
+
+
+def made(**shape):
+    language = tiny.language()
+    return GraphLanguageNetwork(language, GinEncoder(16, 2), Shape(**shape)).eval(), language
+
+
+def plain_loss(network, inputs, answer):
+    """Everything as one sequence, without a cache."""
+    told = torch.cat([inputs, network.embeddings[torch.tensor(answer[:-1])]])[None]
+    hidden = network.body(inputs_embeds=told, use_cache=False).last_hidden_state[0, -len(answer) :]
+    return torch.nn.functional.cross_entropy(hidden @ network.embeddings.T, torch.tensor(answer))
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_question_that_is_read_once_gives_the_loss_of_whole_sequences(tokens):
+    network, language = made(tokens=tokens)
+    graphs = stack([tiny.graph(1), tiny.graph(4)], "cpu")
+    question, answers = language.tokens("on x:"), [language.tokens("4123"), language.tokens("3271")]
+    projected = network.project(graphs)
+    assert projected.shape == (2, tokens, 32)
+    wanted = [
+        plain_loss(network, torch.cat([network.embeddings[torch.tensor(question)], projected[row]]), answers[row])
+        for row in (0, 1)
+    ]
+    found = network.loss(question, Described(graphs), answers)
+    assert float(found.detach()) == pytest.approx(float(sum(wanted).detach()) / 2, rel=1e-4)
+
+
+def test_descriptions_of_other_lengths_do_not_change_each_other():
+    network, language = made()
+    question, answers = language.tokens("on x:"), [language.tokens("4123"), language.tokens("3271")]
+    described = [language.tokens("a long description"), language.tokens("short")]
+    both = network.loss(question, Described(tokens=described), answers)
+    alone = [network.loss(question, Described(tokens=[one]), [answer]) for one, answer in zip(described, answers)]
+    assert float(both.detach()) == pytest.approx(float(sum(alone).detach()) / 2, rel=1e-4)
+    told = network.answer(question, Described(tokens=described), 3)
+    assert told == [network.answer(question, Described(tokens=[one]), 3)[0] for one in described]
+
+
+def test_an_answer_is_what_the_loss_finds_likeliest():
+    network, language = made()
+    graphs, question = stack([tiny.graph(1)], "cpu"), language.tokens("on x:")
+    (told,) = network.answer(question, Described(graphs), 2)
+    losses = [float(network.loss(question, Described(graphs), [[first]]).detach()) for first in range(100)]
+    if told[0] < 100:
+        assert losses[told[0]] == min(losses)
+    assert float(network.loss(question, Described(graphs), [told[:1]]).detach()) <= min(losses)
+
+
+def test_gradients_reach_all_parts_but_the_frozen_ones():
+    network, language = made()
+    network.train()
+    graphs = stack([tiny.graph(1), tiny.graph(4)], "cpu")
+    network.loss(language.tokens("q"), Described(graphs), [language.tokens("12")] * 2).backward()
+    assert network.encoder.layers[0].mlp[0].weight.grad.abs().sum() > 0
+    assert network.projector[0].weight.grad.abs().sum() > 0
+    assert network.body.layers[0].self_attn.q_proj.up.grad.abs().sum() > 0
+    assert network.body.layers[0].self_attn.q_proj.base.weight.grad is None
+
+
+def test_a_body_in_16_bits_learns_in_32():
+    network, language = made()
+    whole = float(network.loss(language.tokens("q"), Described(stack([tiny.graph(4)], "cpu")), [[3, 4]]).detach())
+    network.body.to(torch.bfloat16)
+    for weight in network.body.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.float()
+    loss = network.loss(language.tokens("q"), Described(stack([tiny.graph(4)], "cpu")), [[3, 4]])
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(whole, rel=0.02)
+    assert network.body.layers[1].self_attn.q_proj.up.grad.dtype == torch.float32
+    assert network.encoder.layers[0].mlp[0].weight.grad.abs().sum() > 0
+
+
+def test_answers_of_unlike_length_are_padded_without_a_loss():
+    network, language = made()
+    graphs = stack([tiny.graph(1), tiny.graph(4)], "cpu")
+    question, answers = language.tokens("q"), [language.tokens("12"), language.tokens("98765")]
+    both = float(network.loss(question, Described(graphs), answers).detach())
+    alone = [
+        float(network.loss(question, Described(stack([tiny.graph(batch)], "cpu")), [answer]).detach())
+        for batch, answer in zip((1, 4), answers)
+    ]
+    assert both == pytest.approx((2 * alone[0] + 5 * alone[1]) / 7, rel=1e-4)
+
+
+def test_what_was_learned_can_be_taken_back_and_has_no_frozen_weight():
+    network, _ = made()
+    learned = {name: value.clone() for name, value in network.learned().items()}
+    assert not any(".base." in name or name == "embeddings" for name in learned)
+    with torch.no_grad():
+        for weight in network.parameters():
+            if weight.requires_grad:
+                weight.add_(1)
+    network.restore(learned)
+    assert all(torch.equal(value, learned[name]) for name, value in network.learned().items())
+    with pytest.raises(ValueError, match="another"):
+        network.restore({"nonsense": torch.zeros(1)})

@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+import torch
+
+from lab.papers.graph_llm import stages
+from lab.papers.graph_llm.stages import Arm
+from lab.tests.papers.graph_llm import tiny
+
+
+@pytest.fixture
+def place(tmp_path):
+    tiny.write_model(tmp_path / "model")
+    return tiny.workplace(tmp_path)
+
+
+def test_every_stage_leaves_its_file_and_the_next_one_starts_from_it(place):
+    rows = tiny.rows()
+    assert stages.pretrain_encoder(place, rows)
+    assert stages.adapt_to_text(place, rows, Arm("main"))
+    first, after = (torch.load(place.folder / f"{name}.pt", weights_only=True) for name in ("encoder", "text-main"))
+    for name, weight in first["learned"].items():
+        assert torch.equal(after["learned"][f"encoder.{name}"], weight), "the encoder is frozen by stage 2"
+    network, _ = stages.make_network(place, Arm("main"), ("text-main",))
+    assert torch.equal(network.projector[0].weight, after["learned"]["projector.0.weight"])
+    assert stages.fit_known(place, rows, Arm("main"), "fit-main", 3)
+    fitted = torch.load(place.folder / "fit-main.pt", weights_only=True)
+    assert {"step", "loss", "error", "within_10", "no_number"} <= set(fitted["curve"][-1])
+    moved = [not torch.equal(fitted["learned"][f"encoder.{name}"], weight) for name, weight in first["learned"].items()]
+    assert any(moved), "the encoder learns in stage 3"
+
+
+def test_a_random_encoder_takes_nothing_from_stage_1(place):
+    stages.pretrain_encoder(place, tiny.rows())
+    stages.adapt_to_text(place, tiny.rows(), Arm("main"))
+    network, _ = stages.make_network(place, Arm("main", pretrained=False), ("text-main",))
+    known = torch.load(place.folder / "encoder.pt", weights_only=True)["learned"]
+    assert not torch.equal(network.encoder.layers[0].mlp[0].weight, known["layers.0.mlp.0.weight"])
+
+
+def test_few_samples_teach_a_platform(place):
+    arm = Arm("main", pretrained=False, adapted=False, rate=2e-2, encoder_rate=2e-2)
+    rows = tiny.rows(6)
+    place = tiny.workplace(place.folder, few_steps=100, few_batch=6)
+    made = stages.make_network(place, arm, ())
+    before = stages.scores(stages.answers(place, *made, arm, rows), np.array([row.ms for row in rows]))
+    everything = np.arange(6)
+    told, curve = stages.fit_few(place, made, rows, everything, everything, arm, 0)
+    found = stages.scores(told, np.array([row.ms for row in rows]))
+    assert curve[-1]["loss"] < 0.5 * curve[0]["loss"]
+    assert found["within_10"] > before["within_10"]
+    assert found["no_number"] == 0
+
+
+@pytest.mark.parametrize("kind", ["text", "json"])
+def test_descriptions_need_no_encoder(place, kind):
+    arm = Arm(kind, kind=kind, adapted=False, pretrained=False)
+    assert stages.fit_known(place, tiny.rows(), arm, f"fit-{kind}", 2)
+
+
+def test_no_number_is_a_miss_and_has_no_error():
+    found = stages.scores(np.array([1.05, np.nan, 2.0]), np.array([1.0, 1.0, 1.0]))
+    assert found["error"] == pytest.approx(0.525)
+    assert found["within_10"] == pytest.approx(1 / 3)
+    assert found["no_number"] == pytest.approx(1 / 3)
+    assert stages.scores(np.array([np.nan]), np.array([1.0]))["within_10"] == 0
+
+
+def test_groups_are_on_one_side():
+    rows = [row for row in tiny.rows(20) for _ in range(2)]
+    teaching, aside = stages.sides(rows)
+    assert len(teaching) + len(aside) == len(rows)
+    assert not {rows[place].group for place in teaching} & {rows[place].group for place in aside}
