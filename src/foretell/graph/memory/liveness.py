@@ -147,11 +147,9 @@ def _score(graph: Graph, extra: Sequence[tuple[int, ...]], library: Sequence[tup
     outputs, storages, dies = laid_out.edges.outputs, laid_out.storages, _ends(graph)
     tape, numbers, none = Tape(), dict[int, int](), list[int]()
     events, starts, count = tape.events, tape.starts, 0
-    places = [range(0)] * (2 * len(outputs))
-    place = len(laid_out.bytes)
-    for position, blocks in enumerate((*extra, *library)):
-        places[position] = range(place, place + len(blocks))
-        place += len(blocks)
+    # the next place among the sizes for what nodes themselves need, and for what libraries do
+    next_extra = len(laid_out.bytes)
+    next_library = next_extra + sum(map(len, extra))
     for position in range(len(outputs)):
         starts.append(len(events))
         for output in outputs[position]:
@@ -159,10 +157,16 @@ def _score(graph: Graph, extra: Sequence[tuple[int, ...]], library: Sequence[tup
                 numbers[output] = count
                 events.append(output)
                 count += 1
-        for own in (places[position], places[len(outputs) + position]):
-            events.extend(own)
-            events.extend(range(~count, ~(count + len(own)), -1))
-            count += len(own)
+        if extra[position]:
+            size = len(extra[position])
+            events.extend(range(next_extra, next_extra + size))
+            events.extend(range(~count, ~(count + size), -1))
+            next_extra, count = next_extra + size, count + size
+        if library and library[position]:
+            size = len(library[position])
+            events.extend(range(next_library, next_library + size))
+            events.extend(range(~count, ~(count + size), -1))
+            next_library, count = next_library + size, count + size
         for storage in dies.get(position, none):
             if storage in numbers:
                 events.append(~numbers.pop(storage))
