@@ -17,7 +17,7 @@ from foretell.optional import require
 from foretell.records import Target, Workload
 from foretell.training.examples.graphs import GraphKey, read_graphs, stored_keys
 
-MODELS = 250  # of each run, some at random
+MODELS = 200  # of each run, some at random
 
 
 @dataclass(frozen=True)
