@@ -1,6 +1,7 @@
 """Many predictions: another batch size, a search space, long graphs, a sweep over devices, memory. One thread.
 
 python benchmarks/many.py                     all of it, about two minutes
+python benchmarks/many.py --before FOLDER     against the checkout in FOLDER: both in turns, three times, and the ratios
 python benchmarks/many.py --predictions 1000000    and the memory of so many predictions: an hour
 
 Machines differ, and so do moments of a shared one: each time is also given as a multiple of a product of matrices of
@@ -11,9 +12,13 @@ import argparse
 import importlib.util
 import os
 import random
+import re
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +32,7 @@ from foretell.predictors.unit import predictor
 
 ROOT = Path(__file__).parents[1]
 ROUNDS = 25
+TURNS = 3
 
 
 def search_space() -> Any:
@@ -35,8 +41,6 @@ def search_space() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    import sys
-
     sys.modules["search"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
@@ -52,6 +56,25 @@ def seconds(work: Callable[[], object]) -> float:
 def reference() -> float:
     left, right = np.ones((4096, 512), np.float32), np.ones((512, 512), np.float32)
     return statistics.median(seconds(lambda: left @ right) for _ in range(9))
+
+
+def compare(before: Path) -> None:
+    """Run this file with the code of two checkouts in turns; print the times of each, their medians' ratio."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for _ in range(TURNS):
+        for name, root in (("before", before), ("after", ROOT)):
+            command = [sys.executable, __file__, "--predictions", "0"]
+            text = subprocess.run(
+                command, env={**os.environ, "PYTHONPATH": str(root / "src")}, capture_output=True, text=True, check=True
+            ).stdout
+            for line in text.splitlines():
+                if match := re.match(r"(.+?) +([0-9.]+) ms ", line):
+                    found.setdefault(match[1], {}).setdefault(name, []).append(float(match[2]))
+    print(f"{'ms of the processor':58} {'before':>17} {'after':>17}   ratio")
+    for what, times in found.items():
+        each = [times[name] for name in ("before", "after")]
+        spans = [f"{min(own):8.2f} –{max(own):7.2f}" for own in each]
+        print(f"{what:58} {spans[0]} {spans[1]}   {statistics.median(each[1]) / statistics.median(each[0]):5.2f}")
 
 
 def show(what: str, each_s: float, unit_s: float, more: str = "") -> None:
@@ -116,7 +139,12 @@ def resident_mib() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--predictions", type=int, default=4_000)
-    predictions = parser.parse_args().predictions
+    parser.add_argument("--before", type=Path, help="a checkout to compare with")
+    options = parser.parse_args()
+    predictions = options.predictions
+    if options.before:
+        compare(options.before.resolve())
+        return
     unit_s, search = reference(), search_space()
     print(f"a product of matrices takes {unit_s * 1e3:.1f} ms")
     resnet = foretell.load_graph(str(ROOT / "examples" / "resnet50.onnx"))
@@ -145,12 +173,20 @@ def main() -> None:
         each_s = seconds(lambda: list(foretell.predict_many(graphs, dtype="fp16"))) / count  # noqa: B023
         nodes = statistics.mean(len(graph.nodes) for graph in graphs)
         show(f"graphs {first + 1:,} to {first + count:,} of a search space ({nodes:.0f} nodes)", each_s, unit_s)
+    candidates = [search.draw(rng) for _ in range(256)]
+    depths = candidates[0].depths
+    graphs = [search.build(replace(candidate, depths=depths)) for candidate in candidates]
+    each_s = seconds(lambda: list(foretell.predict_many(graphs, dtype="fp16"))) / len(graphs)
+    show(f"{len(graphs)} more with the same depths ({len(graphs[0].nodes)} nodes)", each_s, unit_s)
 
     print(f"in random orders, together and alone: {largest_difference(search):.1e} apart at most in any number")
     for blocks in (100, 1_000, 10_000):
         long = repeated(blocks)
         took_s = seconds(lambda: list(foretell.predict_many([long], dtype="fp16")))  # noqa: B023
         show(f"a graph of {10 * blocks:,} nodes", took_s, unit_s, f"{took_s / (10 * blocks) * 1e6:.1f} µs a node")
+
+    if not predictions:
+        return
 
     def stream() -> Iterator[foretell.Graph]:
         for _ in range(predictions):

@@ -253,7 +253,8 @@ def main() -> None:
             f"{GPUS} GPUs, {JOBS:,} jobs of one GPU, {given.seeds} seeds, paired; load {LOAD:g} (a backlog, as in the "
             f"paper), every job may be slowed down {LIMIT:g} times in the mean, durations cut at {LONGEST_S / 3600:g} "
             "h. ± is half of a 95 % interval. Work is conserved: work a GPU second rises as the makespan falls. "
-            "Margins were chosen on other seeds.",
+            "Margins were chosen on other seeds. Slot packing is what the paper calls so: co-location disabled, "
+            "one job a GPU.",
         ]
         given.report.write_text("\n".join([*head, *lines]) + "\n", encoding="utf-8")
 

@@ -107,8 +107,10 @@ def h200(store: Path, cache: Path) -> World:
     group_set = sharing.read_groups(store, "h200", cache, print)
     described = sharing.describe(group_set, print)
     judged = [one for one in sharing.judge(group_set, described, print) if one.row["method"] == "mps"]
-    rows, base = describe_groups(described.jobs)
-    correction = fit_correction(rows, base, described.logs)
+    (rows, base), (more_rows, more_base) = map(describe_groups, (described.jobs, described.measured))
+    correction = fit_correction(
+        numpy.concatenate([rows, more_rows]), numpy.concatenate([base, more_base]), numpy.tile(described.logs, 2)
+    )
     model = SharingModel("h200", group_set.fit_launches(), correction, sharing.widths_of(judged), ())
     facts_of = {row["workload_id"]: row for row in open_store(store).query(WORKLOADS).to_pylist()}
     free = [

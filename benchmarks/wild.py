@@ -86,7 +86,7 @@ def main() -> None:
         "# Networks that no zoo contains\n",
         "Mean and median error of the shipped predictor, then how many truths its 90 % intervals hold; an H200, each "
         "workload in a fresh process. Remade by `python benchmarks/wild.py`; "
-        "[what was learned](../docs/lab/0023-wild.md).\n",
+        "[what was learned](../docs/lab/0064-without-a-gpu.md).\n",
         *head, *by_side, "\n## By field\n", *head, *by_field, *worst,
     ]  # fmt: skip
     print("\n".join([*head, *by_side]))

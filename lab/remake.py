@@ -88,8 +88,8 @@ REMADE = (
     Remade("collectives", "reports/collectives.md", (f"lab evaluate collectives {TABLES} --report",), 1),
     Remade("serving-simulation", "reports/serving-simulation-measured.md",
            (f"lab evaluate serving-simulation {TABLES} --report",), 1),
-    Remade("adapt", "reports/adapt.md", (f"lab evaluate adapt {TABLES} --report",), 60),
-    Remade("transfer", "reports/other-gpus.md", (f"lab evaluate transfer {TABLES} --report",), 45),
+    Remade("adapt", "reports/adapt.md", (f"lab evaluate adapt {TABLES} --report",), 8),
+    Remade("transfer", "reports/other-gpus.md", (f"lab evaluate transfer {TABLES} --report",), 2),
     Remade("few-shot", None, (f"lab.papers.few_shot {TABLES}",)),
     # eight minutes of an H200 by design, which nobody has run; --small is for one core
     Remade("chapter7", None, (f"lab.papers.graph_llm.study {TABLES}",)),

@@ -23,8 +23,8 @@ from foretell.workflows.adapting.suggest import most_telling
 from lab.adapt.sets import Judged, judged_sets
 
 SAMPLES = (1, 4, 16, 32, 128, 512)
-DRAWS = {1: 20, 4: 8, 16: 5, 32: 5, 128: 3, 512: 1}
-VERSION = 1  # raise it when figures of the same data change: finished ones are not repeated
+DRAWS = {1: 20, 4: 4, 16: 3, 32: 3, 128: 2, 512: 1}
+VERSION = 2  # raise it when figures of the same data change: finished ones are not repeated
 _FEWEST = 30  # workloads that judge
 BASE, SCALED, SCRATCH, TUNED, NEAREST, OURS, CHOSEN = (
     "base", "one factor", "trees from scratch", "trees on the base", "nearest workloads", "adapt", "adapt, chosen",
@@ -190,7 +190,7 @@ def write_report(tables: Sequence[Comparison], folder: Path) -> Path:
     text = (
         "# A few measurements of a device\n\n`foretell adapt` with 1 to 512 measurements of a device, on workloads "
         "whose architecture was not among them; means over several draws. The base is what foretell says without any: "
-        "`transfer`, or the roofline (P100, P4). `median / before` is the median error over that of the base; "
+        "`transfer`, fitted without the device. `median / before` is the median error over that of the base; "
         "`worst draw` is the largest of them. "
         "`adapt, chosen` takes the measurements that `foretell adapt --suggest` would. "
         "GeForce cards: [timm's published results]"

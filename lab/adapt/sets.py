@@ -1,13 +1,14 @@
 """Lab: devices to judge ``foretell adapt`` on: measured workloads, and what the base says about their units.
 
 Three kinds. GeForce cards by timm's published results: whole models, whose graphs are those of our own measurements
-where image size and mode are the same. They ran under autocast, so they are described both as the product can (the
-model cast to fp16) and as they ran (autocast). NeuSight's GPUs: single operators in fp32. Slices of the H200 as devices
-of their own, by the `transfer` predictor and the model of slices.
+where image size and mode are the same. They ran under autocast; they are described as the product can (the model cast
+to fp16), and channels-last as they ran. NeuSight's GPUs: single operators in fp32, described as for `lab.transfer`.
+Slices of the H200 as devices of their own, by the `transfer` predictor and the model of slices.
 
 Describing thousands of units takes minutes, so it is done once; files are named by the versions of what they hold.
 """
 
+import functools
 import hashlib
 import io
 import math
@@ -27,41 +28,43 @@ from foretell.features.pooled import POOLED_SCHEMA, Setting, pool
 from foretell.features.versions import FEATURES_VERSION
 from foretell.files import write_whole
 from foretell.optional import require
-from foretell.predictors import best_predictor, find_predictor
 from foretell.predictors.adapted.base import base_of
 from foretell.predictors.adapted.units import Values, Work, described
 from foretell.predictors.fitted_files import read_shipped, shipped_index
 from foretell.predictors.protocol import Predictor
 from foretell.predictors.roofline import CONSTANTS_FROM
 from foretell.predictors.slices.model import on_slices
+from foretell.predictors.transfer import TransferPredictor
+from foretell.predictors.transfer.model import TransferModel, shipped_numbers
 from foretell.records import Target, Workload
 from foretell.training.examples.graphs import GraphKey, read_graphs
 from foretell.training.examples.workloads import workload_of
+from lab.transfer.examples import Examples
+from lab.transfer.fit import fit, read
+from lab.transfer.judge import A100S
 from lab.transfer.networks import MODELS, Run, workloads
 from lab.transfer.tables import NEUSIGHT_SIZES, neusight_graph
 
-VERSION = 3
+VERSION = 5
 OPERATORS = 700  # of each of NeuSight's devices
 Log = Callable[[str], None]
 
 
 # of the same software; in the newer run of the 4090 models were re-parameterised before they were measured
 _3090, _4090 = "infer-amp-{}-pt240-cu124-rtx3090", "infer-amp-{}-pt240-cu124-rtx4090"
-_AS_CAST = (
-    Run("rtx-3090", "infer_rtx3090", _3090.format("nchw")),
-    Run("rtx-4090", "infer_rtx4090", _4090.format("nchw"), models=150),
-)
+_TRAINED = "train-amp-{}-pt112-cu113-rtx3090"
 RUNS: Mapping[str, Run] = {
-    "RTX 3090, inference": _AS_CAST[0],
-    "RTX 3090, inference, autocast described": replace(_AS_CAST[0], as_it_ran=True),
+    "RTX 3090, inference": Run("rtx-3090", "infer_rtx3090", _3090.format("nchw")),
+    "RTX 4090, inference": Run("rtx-4090", "infer_rtx4090", _4090.format("nchw")),
     "RTX 3090, channels-last": Run(
-        "rtx-3090", "infer_rtx3090", _3090.format("nhwc"), channels_last=True, as_it_ran=True
+        "rtx-3090", "infer_rtx3090", _3090.format("nhwc"), channels_last=True, as_it_ran=True, models=150
     ),
-    "RTX 4090, inference, autocast described": replace(_AS_CAST[1], as_it_ran=True),
-    "RTX 3090, training": Run("rtx-3090", "train_rtx3090", "train-amp-nchw-pt112-cu113-rtx3090", "training"),
-    "RTX 4090, inference": _AS_CAST[1],
     "RTX 4090, channels-last": Run(
         "rtx-4090", "infer_rtx4090", _4090.format("nhwc"), channels_last=True, as_it_ran=True, models=150
+    ),
+    "RTX 3090, training": Run("rtx-3090", "train_rtx3090", _TRAINED.format("nchw"), "training"),
+    "RTX 3090, training, channels-last": Run(
+        "rtx-3090", "train_rtx3090", _TRAINED.format("nhwc"), "training", channels_last=True
     ),
 }
 NEUSIGHT = {
@@ -89,12 +92,19 @@ class Judged:
 
 
 Case = tuple[str, Workload, float]  # the group, the workload, and its measured milliseconds
+BaseOf = Callable[[Workload], Predictor]
 
 
 def judged_sets(tables: Path, store: Path, cache: Path, log: Log) -> Iterator[Judged]:
     """Every device, from the cache where there is one."""
+    base = left_out_base(tables, store, cache)
     for name, cases in measured_cases(tables, store).items():
-        yield judged_set(name, cases, cache, log)
+        yield judged_set(name, cases, cache, log, base)
+
+
+def left_out_base(tables: Path, store: Path, cache: Path) -> BaseOf:
+    """What is adapted: `transfer`, fitted without the device of a workload."""
+    return partial(_base, tables, store, cache)
 
 
 def measured_cases(tables: Path, store: Path) -> dict[str, Callable[[], Iterator[Case]]]:
@@ -107,10 +117,8 @@ def measured_cases(tables: Path, store: Path) -> dict[str, Callable[[], Iterator
     }  # fmt: skip
 
 
-def judged_set(
-    name: str, cases: Callable[[], Iterator[Case]], cache: Path, log: Log, base: Predictor | None = None
-) -> Judged:
-    """One device, from the cache where there is one; ``base`` is its best predictor unless given."""
+def judged_set(name: str, cases: Callable[[], Iterator[Case]], cache: Path, log: Log, base: BaseOf) -> Judged:
+    """One device, from the cache where there is one; ``base`` gives the predictor that is adapted."""
     # another fit of the base gives other figures
     fits = [read_shipped(file) for file in ("transfer.json", f"slices-{CONSTANTS_FROM}.json")]
     state = (name, VERSION, FEATURES_VERSION, POOLED_SCHEMA, MODELS, OPERATORS, shipped_index()[CONSTANTS_FROM], fits)
@@ -118,7 +126,7 @@ def judged_set(
     file = cache / "adapt" / f"{key[:16]}.npz"
     if not file.exists():
         log(f"describing {name}")
-        columns = _described(cases(), log, base)
+        columns = _described(cases(), base, log)
         written = io.BytesIO()
         np.savez_compressed(written, **columns)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -126,13 +134,12 @@ def judged_set(
     return _judged(name, np.load(file, allow_pickle=False))
 
 
-def _described(cases: Iterator[Case], log: Log, given: Predictor | None = None) -> dict[str, Any]:
+def _described(cases: Iterator[Case], base_for: BaseOf, log: Log) -> dict[str, Any]:
     groups, features, sizes, unit_us, counts, bounds, pooled, measured, predicted = ([] for _ in range(9))
     deviation = 0.0
     for group, workload, measured_ms in cases:
-        predictor = given or _base(workload)
         try:
-            base = base_of(workload, predictor)
+            base = base_of(workload, base_for(workload))
         except ForetellError as error:
             log(f"left out {group}: {str(error)[:80]}")
             continue
@@ -181,10 +188,25 @@ def stated_deviation(low: float, value: float, high: float) -> float:
     return max(math.log(value / low), math.log(high / value)) / 1.645
 
 
-def _base(workload: Workload) -> Predictor:
-    if workload.target.slice is not None:
-        return on_slices(find_predictor("transfer", workload.target.device.id), workload.target.device)
-    return find_predictor(best_predictor(workload.target.device.id), workload.target.device.id)
+def _base(tables: Path, store: Path, cache: Path, workload: Workload) -> Predictor:
+    """`transfer`, fitted without the device: the shipped numbers have seen all of these."""
+    target = workload.target
+    if target.device.id == CONSTANTS_FROM:
+        return on_slices(TransferPredictor(), target.device)
+    return TransferPredictor(_fitted_without(tables, store, cache, target.device.id))
+
+
+@functools.cache
+def _fitted_without(tables: Path, store: Path, cache: Path, device: str) -> TransferModel:
+    shipped = shipped_numbers()
+    left_out = A100S if device in A100S else (device,)
+    widths = {name: getattr(shipped, name) for name in ("device_width", "unit_width", "far_width", "architectures")}
+    return replace(fit(_measured_elsewhere(tables, store, cache), left_out), **widths)
+
+
+@functools.cache
+def _measured_elsewhere(tables: Path, store: Path, cache: Path) -> Examples:
+    return read(tables, store, cache)[1]
 
 
 def _timm(tables: Path, run: Run, graphs: Path) -> Iterator[Case]:

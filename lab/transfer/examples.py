@@ -4,6 +4,7 @@ One row a distinct unit of a workload. Rows of one measurement lie together; ``f
 """
 
 import hashlib
+import io
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ import numpy as np
 from foretell.devices import find_device
 from foretell.features import COLUMNS, extract_units
 from foretell.features.versions import FEATURES_VERSION
+from foretell.files import write_whole
 from foretell.predictors.fitted_files import best_fitted
 from foretell.predictors.roofline import CONSTANTS_FROM
 from foretell.predictors.transfer.predictor import on_source
@@ -31,7 +33,7 @@ RUNS = (
     Run("rtx-3090", "train_rtx3090", "train-amp-nchw-pt112-cu113-rtx3090", "training"),
     Run("rtx-3090", "train_rtx3090", "train-amp-nhwc-pt112-cu113-rtx3090", "training", channels_last=True),
 )
-VERSION = 3  # raise it when examples of the same tables change
+VERSION = 4  # raise it when examples of the same tables change
 OWN = ("compute_us", "memory_us")  # at the peaks of the device
 
 
@@ -133,6 +135,8 @@ def read_examples(tables: Path, cache: Path, *, graphs: Path | None = None, mode
     if not file.is_file():
         found = collected(_networks(tables, graphs, models) if graphs else _operators(tables))
         cache.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(file, **{name: getattr(found, name) for name in Examples.__dataclass_fields__})
+        written = io.BytesIO()
+        np.savez_compressed(written, **{name: getattr(found, name) for name in Examples.__dataclass_fields__})
+        write_whole(file, written.getvalue())
     with np.load(file, allow_pickle=False) as data:
         return Examples(**{name: data[name] for name in Examples.__dataclass_fields__})

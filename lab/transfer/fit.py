@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.devices import find_device
-from foretell.features import COLUMNS
 from foretell.predictors.fitted_files import write_fitted
 from foretell.predictors.least_squares import solve
 from foretell.predictors.roofline import CONSTANTS_FROM
@@ -27,17 +26,16 @@ from foretell.predictors.transfer.model import (
     CLASSES,
     FILE,
     MEMORIES,
-    SLOPED,
     Places,
     TransferModel,
     UnitWork,
-    standardised,
     write,
 )
+from foretell.predictors.transfer.shapes import SHAPED, Shape, products, sizes_of
 from foretell.records import Target
 from lab.transfer.examples import Examples, joined, read_examples
 
-MODELS = 150  # of each of timm's runs
+MODELS = 100  # of each of timm's runs
 START = TransferModel(
     {"stacked": 0.9, "stacked, old": 0.78, "checked": 0.78, "plain": 0.92}, 1.2, 0.8, 0.9,
     dict.fromkeys(CLASSES, 0.0), {},
@@ -51,7 +49,9 @@ _HOLDS[_NAMES.index("elementwise")] = _FIXED
 _WEIGHT = 3.0  # of all measurements of an operator on a device together
 _DELTA, _STEP, _STEPS = 0.1, 1e-3, 8
 _ENOUGH = 25  # measurements of an operator on a device that are fitted to
-_RIDGE, _FARTHEST = 0.05, 1.0
+# of shapes
+_RIDGE, _LEVEL_RIDGE, _FARTHEST, _TRUSTED = 0.05, 0.3, 1.0, 0.15
+_SHAPE_ROUNDS, _TRUST_ROUNDS = 3, 6
 _LEAST_ATTENTION_US = 60.0  # on an H200: below it, frameworks do more than the attention alone
 Values = NDArray[np.float64]
 
@@ -122,7 +122,9 @@ def fit(known: Examples, without: Iterable[str] = ()) -> TransferModel:
     is_share = np.arange(len(start)) < len(MEMORIES)
     streaming = _solved(few.at(streams), start, np.where(is_share, 0.1, _HELD))
     model = _model(_solved(few, np.where(is_share, streaming, start), _HOLDS))
-    return replace(model, slopes=_slopes(model, known.at(is_operator(known) & ~np.isin(known.device, list(without)))))
+    operators = known.at(is_operator(known) & ~np.isin(known.device, list(without)))
+    shapes = {name: _shape(name, model, operators) for name in SHAPED}
+    return replace(model, shapes={name: shape for name, shape in shapes.items() if shape is not None})
 
 
 def is_operator(examples: Examples) -> NDArray[np.bool_]:
@@ -130,31 +132,44 @@ def is_operator(examples: Examples) -> NDArray[np.bool_]:
     return ~np.char.startswith(examples.source.astype(str), "timm")
 
 
-def _slopes(model: TransferModel, operators: Examples) -> dict[str, dict[str, tuple[float, float, float]]]:
-    """How what is left of the errors follows the sizes of units: ridge regression, each device centred and equal."""
+def _shape(name: str, model: TransferModel, operators: Examples) -> Shape | None:
+    """How what is left of the errors follows the sizes of units: robust ridge regression, each device equal.
+
+    Each device has a level of its own, which is not kept; the level of a shape that starts from peaks is their mean.
+    """
     work, places = work_of(operators), places_of(list(operators.device))
-    rest = np.clip(np.log(operators.measured_us / tell_us(model, operators)), -_FARTHEST, _FARTHEST)
-    found: dict[str, dict[str, tuple[float, float, float]]] = {}
-    for name, sloped in SLOPED.items():
-        sizes = sloped.sizes
-        chosen = work.is_sloped(name) & ((places.oldest if sloped.before_ampere else places.older) > 0)
-        if chosen.sum() < _ENOUGH:
-            continue
-        left, weights = rest[chosen].copy(), np.zeros(int(chosen.sum()))
-        devices = operators.device[chosen]
-        for device in np.unique(devices):
-            left[devices == device] -= np.median(left[devices == device])
-            weights[devices == device] = (devices == device).sum() ** -0.5
-        columns = work.features[chosen][:, [COLUMNS.index(size) for size in sizes]]
-        means, deviations = columns.mean(axis=0), np.maximum(columns.std(axis=0), 1e-6)
-        rows = np.stack([standardised(*column) for column in zip(columns.T, means, deviations, strict=True)], axis=1)
-        weighted = rows * weights[:, None]
-        slopes = np.linalg.solve(weighted.T @ weighted + _RIDGE * np.eye(len(sizes)), weighted.T @ (left * weights))
-        found[name] = {
-            size: (float(mean), float(deviation), float(slope))
-            for size, mean, deviation, slope in zip(sizes, means, deviations, slopes, strict=True)
-        }
-    return found
+    from_peaks = SHAPED[name].from_peaks
+    chosen = work.is_shaped(name) & ((places.oldest if from_peaks else places.older) > 0)
+    if chosen.sum() < _ENOUGH:
+        return None
+    some, devices = operators.at(chosen), operators.device[chosen]
+    sizes = sizes_of(name, work.features[chosen], work.source_us[chosen])
+    means, deviations = sizes.mean(axis=0), np.maximum(sizes.std(axis=0), 1e-6)
+    rows = products(sizes, means.tolist(), deviations.tolist())
+    is_device = (devices[:, None] == np.unique(devices)[None]).astype(np.float64)
+    weights = (is_device / np.sqrt(is_device.sum(axis=0))).sum(axis=1)
+    holds = np.concatenate([np.full(rows.shape[1], _RIDGE), np.full(is_device.shape[1], _LEVEL_RIDGE), [1e-6]])
+    columns = np.concatenate([rows, is_device, np.ones((len(rows), 1))], axis=1)
+    shape = Shape(means.tolist(), deviations.tolist(), 0.0, [0.0] * rows.shape[1])
+    # the clock that a device holds, and so its time without the shape, depends on the shape
+    for _ in range(_SHAPE_ROUNDS if from_peaks else 1):
+        told = tell_us(replace(model, shapes={name: shape}), some)
+        rest = np.log(some.measured_us / told) + shape.logs(sizes)
+        rest = rest if from_peaks else np.clip(rest, -_FARTHEST, _FARTHEST)
+        trust = np.ones(len(rest))
+        for _ in range(_TRUST_ROUNDS):
+            weighted = columns * (weights * np.sqrt(trust))[:, None]
+            gram = weighted.T @ weighted + np.diag(holds)
+            found = np.linalg.solve(gram, weighted.T @ (rest * weights * np.sqrt(trust)))
+            trust = 1.0 / np.maximum(1.0, np.abs(rest - columns @ found) / _TRUSTED)
+        terms = found[: rows.shape[1]]
+        level = float(found[-1]) if from_peaks else -float(rows.mean(axis=0) @ terms)
+        shape = replace(shape, level=level, terms=terms.tolist())
+    return Shape(_rounded(shape.means), _rounded(shape.deviations), _rounded([shape.level])[0], _rounded(shape.terms))
+
+
+def _rounded(numbers: Sequence[float]) -> list[float]:
+    return [float(f"{number:.5g}") for number in numbers]
 
 
 def _solved(examples: Examples, start: Values, holds: Values) -> Values:

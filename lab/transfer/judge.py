@@ -37,6 +37,7 @@ NAMES = {
     "LayerNormalization": "softmax and layer norms",
 }  # fmt: skip
 _LEAST_PAIR = 40
+_PAIR_SHARES = ("ratio told", "best constant", "order told", "order by the constant")
 _AT = {name: position for position, name in enumerate(COLUMNS)}
 Values = NDArray[np.float64]
 Log = Callable[[str], None]
@@ -117,6 +118,14 @@ def beyond_doubt(rest: Values, doubt: Values) -> Values:
     return np.sqrt(np.maximum(rest**2 - doubt**2, 0.0))
 
 
+def far_off(rest: Values, doubt: Values) -> float:
+    """How far off `LEVEL` of a generation's operators are, beyond what is usually doubted.
+
+    The doubt of each would not do: it is largest where errors are, so that nothing would be left of most.
+    """
+    return float(np.sqrt(max(np.quantile(np.abs(rest), LEVEL) ** 2 - np.median(doubt) ** 2, 0.0)))
+
+
 def widths_of(rest: Values, units: Values, is_network: NDArray[np.bool_]) -> tuple[float, float]:
     """The half widths of the device and of a unit that hold `LEVEL` of the networks and of the operators."""
     network = float(np.quantile(np.abs(rest[is_network]), LEVEL)) if is_network.any() else 0.0
@@ -159,15 +168,8 @@ def evaluate(
     plain = ~_is_wide(examples)
     whole, unit = widths_of(beyond_doubt(rest, examples.doubt)[plain], effective_units(examples)[plain], network[plain])
     # a new architecture may be as far off as the worst that was left out
-    worst = max(
-        float(
-            np.quantile(
-                beyond_doubt(np.log(measured / far), examples.doubt)[~network & np.isin(examples.device, devices)],
-                LEVEL,
-            )
-        )
-        for devices in GENERATIONS.values()
-    )
+    generations = (~network & np.isin(examples.device, devices) for devices in GENERATIONS.values())
+    worst = max(far_off(np.log(measured / far)[mine], examples.doubt[mine]) for mine in generations)
     far_width = max(float(np.sqrt(max(worst**2 - unit**2, 0.0))), whole)
     columns = {
         "transfer": told, "unfitted": unfitted_us(examples), "roofline": roofline_us(examples),
@@ -236,7 +238,7 @@ def _generations(
 
 
 def _pairs(examples: Examples, told: Values) -> Comparison:
-    """The ratio between two GPUs, told and as the constant that is best for the pair."""
+    """The ratio between two GPUs, told and as the constant that is best for the pair; and which one is faster."""
     found: dict[str, dict[str, Cell]] = {}
     wins = []
     for source in np.unique(examples.source):
@@ -253,14 +255,14 @@ def _pairs(examples: Examples, told: Values) -> Comparison:
             off, constant = (float(np.abs(np.exp(each - true) - 1).mean()) for each in (mine, np.median(true)))
             wins.append(off < constant)
             found[f"{source}: {one} / {other}"] = {
-                "count": len(shared), "ratio told": off, "best constant": constant
+                "count": len(shared), "ratio told": off, "best constant": constant,
+                "order told": float((np.sign(mine) == np.sign(true)).mean()),
+                "order by the constant": float((np.sign(np.median(true)) == np.sign(true)).mean()),
             }  # fmt: skip
     ordered = dict(sorted(found.items()))
-    ordered["mean of rows"] = {
-        name: float(np.mean([row[name] for row in found.values()])) for name in ("ratio told", "best constant")
-    }
+    ordered["mean of rows"] = {name: float(np.mean([row[name] for row in found.values()])) for name in _PAIR_SHARES}
     title = f"The ratio between two GPUs: closer than the best constant in {sum(wins)} of {len(wins)}"
-    return Comparison(title, ordered, ranked=False, shares=frozenset({"ratio told", "best constant"}), head="pair")
+    return Comparison(title, ordered, ranked=False, shares=frozenset(_PAIR_SHARES), head="pair")
 
 
 def _by_name(examples: Examples, told: Values, keep: NDArray[np.bool_]) -> dict[str, tuple[float, float]]:

@@ -4,7 +4,8 @@ Graphs are those of our own measurements, where image size and mode are the same
 most of an hour. A graph is read once for all runs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,7 @@ from foretell.optional import require
 from foretell.records import Target, Workload
 from foretell.training.examples.graphs import GraphKey, read_graphs, stored_keys
 
-MODELS = 250  # of each run, some at random
-Log = Callable[[str], None]
+MODELS = 200  # of each run, some at random
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,18 @@ def workloads(tables: Path, graphs: Path, runs: Sequence[Run]) -> Iterator[tuple
 
 
 def _rows(tables: Path, run: Run, known: set[GraphKey]) -> dict[GraphKey, Any]:
-    """The rows of a run whose graph is known, some at random."""
+    """The rows of a run whose graph is known, some at random: the same models in every run that has them."""
     table = require("pandas", extra="pandas", purpose="Reading tables").read_parquet(tables / f"{run.file}.parquet")
     table = table[table["run"] == run.run].rename(columns=lambda name: name.removeprefix("infer_"))
     table = table.rename(columns=lambda name: name.removeprefix("train_"))
     found: dict[GraphKey, Any] = {}
-    for row in table.sample(len(table), random_state=1).itertuples():
+    for row in table.itertuples():
         size = int(row.img_size)
         key = GraphKey(f"timm:{str(row.model).partition('.')[0]}", (3, size, size), run.mode)
-        if key in known and key not in found and len(found) < run.models:
-            found[key] = row
-    return found
+        if key in known:
+            found.setdefault(key, row)
+    order = sorted(found, key=lambda key: hashlib.sha256(key.spec.encode()).digest())
+    return {key: found[key] for key in order[: run.models]}
 
 
 def _graph(graph: Graph, run: Run) -> Graph:

@@ -9,6 +9,7 @@ size at several limits. What a run draws at the highest limit is given; the time
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 
@@ -42,7 +43,7 @@ def main() -> None:
     for name, rows in [*runs.groupby("gpu"), ("all", runs)]:
         off, ignored = np.abs(rows["told"] / rows["measured"] - 1), np.abs(1 / rows["measured"] - 1)
         width = np.quantile(np.abs(np.log(rows["told"] / rows["measured"])), 0.9)
-        print(f"{name:8} {len(rows):4} runs  {off.mean():.1%} off, without the rule {ignored.mean():.1%}; 90 % {width:.2f}")
+        click.echo(f"{name:8} {len(rows):4} runs  {off.mean():.1%} off, ignored {ignored.mean():.1%}; 90 % {width:.2f}")
 
 
 if __name__ == "__main__":

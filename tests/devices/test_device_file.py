@@ -44,9 +44,7 @@ def test_a_file_may_take_the_rest_from_the_catalogue(tmp_path):
     device = device_of(write(tmp_path, 'like = "rtx-4090"\ntdp_w = 300\n', "slow-4090.toml"))
     known = find_device("rtx-4090")
     assert (device.tdp_w, device.id, device.name) == (300.0, "slow-4090", f"{known.name} (slow-4090)")
-    same = replace(
-        device, id=known.id, name=known.name, tdp_w=known.tdp_w, rated_tdp_w=None, sources=known.sources
-    )
+    same = replace(device, id=known.id, name=known.name, tdp_w=known.tdp_w, rated_tdp_w=None, sources=known.sources)
     assert replace(same, aliases=known.aliases, price_keys=known.price_keys) == known
     assert cite(device, "sms").endswith("(of rtx-4090)")
     assert cite(device, "tdp_w").endswith("slow-4090.toml")

@@ -53,9 +53,52 @@ def test_blocks_of_rows_give_the_same_as_all_at_once(trees: Trees, monkeypatch: 
 
 def test_what_is_written_is_read(trees: Trees) -> None:
     again = Trees.load(trees.to_bytes())
+    for name in set(asdict(trees)) - {"children", "leaves"}:
+        np.testing.assert_array_equal(getattr(again, name), getattr(trees, name))
+        assert np.asarray(getattr(again, name)).dtype == np.asarray(getattr(trees, name)).dtype
+    assert again.children.tolist() == [[-1, 1], [-2, -3], [-4, -5]]  # the last leaf was named twice
+    assert again.leaves.tolist() == [1.0, 2.0, 4.0, 0.5, 0.5]
+    assert again.to_bytes() == trees.to_bytes()
+
+
+def test_leaves_in_any_order_are_written_in_that_of_their_nodes(trees: Trees) -> None:
+    mixed = replace(
+        trees,
+        children=np.array([[-3, 1], [-1, -4], [-2, -2]], np.int32),
+        leaves=np.array([2.0, 0.5, 1.0, 4.0], np.float32),
+    )
+    rows = np.random.default_rng(0).integers(-1, 5, (50, 2)).astype(np.float32)
+    assert mixed.predict(rows).tolist() == trees.predict(rows).tolist()
+    assert mixed.to_bytes() == trees.to_bytes()
+
+
+def written(arrays: dict) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("steps", [[0, 3], [0, 0], [0, 0]]),
+        ("steps", [[0, 1], [0, 0]]),
+        ("steps", [0, 1, 0]),
+        ("leaves", [1.0, 2.0, 4.0, 0.5]),
+    ],
+)
+def test_steps_that_lead_outside_are_refused(trees: Trees, name: str, array: list) -> None:
+    with np.load(io.BytesIO(trees.to_bytes())) as file:
+        arrays = dict(file)
+    assert Trees.load(written(arrays)).leaves.tolist() == [1.0, 2.0, 4.0, 0.5, 0.5]
+    with pytest.raises(ModelError):
+        Trees.load(written(arrays | {name: np.array(array, arrays[name].dtype)}))
+
+
+def test_a_file_that_names_children_is_still_read(trees: Trees) -> None:
+    again = Trees.load(written(asdict(trees)))
     for name, array in asdict(trees).items():
         np.testing.assert_array_equal(getattr(again, name), array)
-    assert again.to_bytes() == trees.to_bytes()
 
 
 def test_no_rows_and_the_wrong_number_of_columns(trees: Trees) -> None:
@@ -91,7 +134,7 @@ def test_bytes_that_are_not_trees_are_refused(trees: Trees) -> None:
 def test_arrays_that_point_outside_themselves_are_refused(trees: Trees, name: str, array: list) -> None:
     broken = replace(trees, **{name: np.array(array, getattr(trees, name).dtype)})
     with pytest.raises(ModelError, match="damaged"):
-        Trees.load(broken.to_bytes())
+        Trees.load(written(asdict(broken)))
 
 
 def test_a_forest_gives_what_each_ensemble_gives_by_itself(trees: Trees) -> None:

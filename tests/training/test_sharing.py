@@ -106,9 +106,19 @@ def test_no_architecture_is_on_both_sides_and_constants_are_found(group_set: sha
     # the simulation knows nothing of these constants: the trees have to learn them
     mps = [one for one in judged if one.row["method"] == "mps"]
     assert np.mean([one.error for one in mps]) < 0.05 < np.mean([one.error_of("simulation alone") for one in mps])
+    assert np.mean([one.error_of(sharing.MEASURED) for one in mps]) < 0.05
     folds = {fold_of(member.sample.spec) for member in group_set.groups[0]}
     first = group_set.groups[0][0].row
     assert sum(one.row is first for one in judged) == len(folds)
+
+
+def test_jobs_are_there_as_predicted_and_as_measured(group_set: sharing.GroupSet) -> None:
+    described = sharing.describe(group_set)
+    for group, jobs, measured in zip(described.groups, described.jobs, described.measured, strict=True):
+        for member, job, known in zip(group, jobs, measured, strict=True):
+            assert job.time_us == pytest.approx(float(member.unit_us @ member.sample.units.counts))
+            # what MPS adds to each launch is in the measured time
+            assert known.run_us == pytest.approx(1000 * member.row["solo_ms"], rel=0.01)
 
 
 def test_train_writes_a_model_that_can_be_read(store: Path, cache: Path, tmp_path: Path) -> None:

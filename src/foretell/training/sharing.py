@@ -3,6 +3,10 @@
 A group is held out as soon as one of its members is: no architecture is on both sides. Members that were held out are
 counted apart: some of the group, or all of it. The times of units come from networks, and the launches from trees, that
 have not seen the architecture either.
+
+A user may have measured how long a job takes alone. So every job is there twice: with its times as they are predicted,
+and scaled to what was measured alone. One correction is fitted to both, and each is judged
+(``docs/lab/0065-sharing-closed.md``).
 """
 
 from collections import defaultdict
@@ -25,7 +29,7 @@ from foretell.predictors.sample import Sample
 from foretell.predictors.sharing.features import describe_groups
 from foretell.predictors.sharing.fit import fit_correction
 from foretell.predictors.sharing.jobs import Job, describe_job
-from foretell.predictors.sharing.launches import FIT_VERSION, LAUNCH_SCHEMA, LaunchModel, fit_launches
+from foretell.predictors.sharing.launches import FIT_VERSION, LAUNCH_SCHEMA, LaunchModel, UnitFills, fit_launches
 from foretell.predictors.sharing.model import (
     METHODS,
     MPS,
@@ -48,6 +52,7 @@ from foretell.training.examples.samples import fingerprint, read_samples
 from foretell.training.fusion import FOLDS, fold_of
 from foretell.training.judging.sharing import Judged, baselines, tables_of
 from foretell.training.judging.table import Comparison
+from foretell.units import seconds_from_ms, us
 
 HELD_OUT = "by networks that have not seen the architecture"
 SEEN = "by the shipped predictor, which has seen these architectures"
@@ -55,6 +60,9 @@ _COLUMNS = (
     "campaign_id", "group_id", "method", "members", "member", "workload_id", "spec", "family", "dtype", "mode",
     "batch_size", "percentage", "solo_ms", "together_ms", "status",
 )  # fmt: skip
+MEASURED = "sharing, times alone measured"
+_SCALINGS = 3  # gaps do not grow with units: a few steps find the scale
+_SCALES = (0.1, 10.0)
 _WIDTH_AT = (1.0, 1.15, 1.4, 1.8, 2.5, 4.0)  # slowdowns between which an interval has a width of its own
 
 Log = Callable[[str], None]
@@ -155,25 +163,48 @@ def _measured_groups(store: Path) -> list[list[Mapping[str, Any]]]:
     ]
 
 
-def _jobs(groups: Sequence[Sequence[Member]], models: Mapping[int, LaunchModel]) -> list[list[Job]]:
+def _jobs(groups: Sequence[Sequence[Member]], models: Mapping[int, LaunchModel]) -> "Described":
     """The groups as jobs; ``models`` are by fold those that have not seen it."""
+    held: dict[str, UnitFills] = {}
     known: dict[tuple[str, float], Job] = {}
-    for group in groups:
-        for member in group:
-            key = (member.sample.workload_id, member.share)
-            if key not in known:
-                units = member.sample.units
-                held = models[fold_of(member.sample.spec)].predict(units.features)
-                known[key] = describe_job(units.features, units.counts, member.unit_us, held, member.share)
-    return [[known[member.sample.workload_id, member.share] for member in group] for group in groups]
+    for member in (member for group in groups for member in group):
+        sample = member.sample
+        if sample.workload_id not in held:
+            held[sample.workload_id] = models[fold_of(sample.spec)].predict(sample.units.features)
+        key = (sample.workload_id, member.share)
+        if key not in known:
+            known[key] = _job(member, held[sample.workload_id])
+    return Described(
+        groups,
+        [[known[member.sample.workload_id, member.share] for member in group] for group in groups],
+        [[_measured_job(member, held[member.sample.workload_id]) for member in group] for group in groups],
+    )
+
+
+def _job(member: Member, held: UnitFills, scale: float = 1.0) -> Job:
+    units = member.sample.units
+    return describe_job(units.features, units.counts, scale * member.unit_us, held, member.share)
+
+
+def _measured_job(member: Member, held: UnitFills) -> Job:
+    """A job whose units are as much longer or shorter as its time alone is off."""
+    job, scale = _job(member, held), 1.0
+    for _ in range(_SCALINGS):
+        scale = float(np.clip(scale * us(seconds_from_ms(member.row["solo_ms"])) / job.run_us, *_SCALES))
+        job = _job(member, held, scale)
+    return job
 
 
 @dataclass(frozen=True)
 class Described:
-    """Groups as jobs, each described by a model of launches that has not seen its architecture."""
+    """Groups as jobs, each described by a model of launches that has not seen its architecture.
+
+    Those of ``measured`` take as long alone as was measured.
+    """
 
     groups: Sequence[Sequence[Member]]
     jobs: Sequence[Sequence[Job]]
+    measured: Sequence[Sequence[Job]]
 
     @property
     def logs(self) -> Values:
@@ -185,7 +216,7 @@ def describe(group_set: GroupSet, log: Log = lambda _: None) -> Described:
     """The groups under MPS as jobs."""
     log("fitting launches")
     groups = group_set.of(MPS)
-    return Described(groups, _jobs(groups, {fold: group_set.fit_launches(fold) for fold in range(FOLDS)}))
+    return _jobs(groups, {fold: group_set.fit_launches(fold) for fold in range(FOLDS)})
 
 
 def judge(group_set: GroupSet, described: Described, log: Log = lambda _: None) -> list[Judged]:
@@ -194,13 +225,17 @@ def judge(group_set: GroupSet, described: Described, log: Log = lambda _: None) 
 
 
 def _judge_mps(described: Described, log: Log) -> list[Judged]:
-    groups, jobs = described.groups, described.jobs
+    groups = described.groups
     if not groups:
         return []
     log("simulating groups")
-    inside = [groups_inside(group) for group in jobs]
-    asked = [[group[one] for one in members] for group, found in zip(jobs, inside, strict=True) for members in found]
-    rows, base = describe_groups(asked)
+    inside = [groups_inside(group) for group in described.jobs]
+    (rows, base), (measured_rows, measured_base) = (
+        describe_groups(
+            [[group[one] for one in members] for group, found in zip(jobs, inside, strict=True) for members in found]
+        )
+        for jobs in (described.jobs, described.measured)
+    )
     truth = [[member.log_slowdown for member in group] for group in groups]
     folds = [[fold_of(member.sample.spec) for member in group] for group in groups]
     # the rows of a group itself are the last among those of the groups inside it
@@ -217,16 +252,26 @@ def _judge_mps(described: Described, log: Log) -> list[Judged]:
             raise DataError("All groups belong to one fold; measure groups of more architectures.")
         place = np.concatenate([own[number] for number in training])
         logs = np.concatenate([truth[number] for number in training])
-        predicted = largest_inside(inside, base + fit_correction(rows[place], base[place], logs).predict(rows))
+        correction = fit_correction(
+            np.concatenate([rows[place], measured_rows[place]]),
+            np.concatenate([base[place], measured_base[place]]),
+            np.tile(logs, 2),
+        )
+        predicted = largest_inside(inside, base + correction.predict(rows))
+        measured = largest_inside(inside, measured_base + correction.predict(measured_rows))
         others = baselines(rows, place, logs)
         for number in held_out:
             for one, member in enumerate(groups[number]):
                 row = int(own[number][one])
-                simpler = {name: float(values[row]) for name, values in others.items()}
+                simpler = {
+                    MEASURED: measured[number][one],
+                    "simulation alone": max(float(base[row]), 0.0),
+                    **{name: float(values[row]) for name, values in others.items()},
+                }
                 result.append(
                     Judged(
                         member.row, len(groups[number]), fold, folds[number].count(fold), truth[number][one],
-                        predicted[number][one], {"simulation alone": max(float(base[row]), 0.0)} | simpler,
+                        predicted[number][one], simpler,
                         tuple(other.row["spec"] for other in groups[number] if other is not member),
                     )
                 )  # fmt: skip
@@ -304,8 +349,10 @@ def train(store: Path, device: str, cache: Path, out: Path, log: Log = lambda _:
     if not mps or not sliced:
         raise DataError("Both MPS and time-slicing must be measured to fit a model of sharing; collect the other.")
     # jobs are described as those of users will be: by models that have not seen them
-    rows, base = describe_groups(described.jobs)
-    correction = fit_correction(rows, base, described.logs)
+    (rows, base), (measured_rows, measured_base) = map(describe_groups, (described.jobs, described.measured))
+    correction = fit_correction(
+        np.concatenate([rows, measured_rows]), np.concatenate([base, measured_base]), np.tile(described.logs, 2)
+    )
     errors = {
         n: conformal_quantile(
             np.array([abs(one.truth - one.predicted) for one in sliced if one.members == n]), Settings().miss
@@ -320,6 +367,7 @@ def train(store: Path, device: str, cache: Path, out: Path, log: Log = lambda _:
             method: float(np.mean([one.error for one in found]))
             for method, found in ((MPS, mps), (TIME_SLICING, sliced))
         },
+        "held_out_measured": float(np.mean([one.error_of(MEASURED) for one in mps])),
         "units": group_set.source,
     }
     return write_fitted(out, file_name(group_set.device), write(model, card))

@@ -22,6 +22,13 @@ def test_json_is_one_object_and_lists_go_to_their_models(model: str, capsys: pyt
     assert [job["keeps_limit"] for job in output["jobs"]] == [True, True]
 
 
+def test_a_model_without_a_measured_latency_has_a_dash(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--method", "time-slicing", "--measured-ms", "7.5,-", "--json")
+    first, second = json.loads(run(capsys, "share", model, model, *options))["jobs"]
+    assert first["alone_ms"] == {"value": 7.5, "low": 7.5, "high": 7.5}
+    assert second["alone_ms"]["low"] < second["alone_ms"]["value"] < 7.5
+
+
 def test_the_table_has_a_row_for_each_model(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = run(capsys, "share", model, model, model, "--method", "time-slicing", "--limits-ms", "1000")
     assert "h200 · time-slicing" in shown
@@ -51,6 +58,7 @@ def test_a_page_and_a_chart_are_written(model: str, tmp_path: Path, capsys: pyte
     [
         (("--batch-sizes", "1,x"), "batch size 'x' is no whole number"),
         (("--limits-ms", ","), "Got no limit"),
+        (("--measured-ms", "1,soon"), "measured latency 'soon' is no number"),
         (("--method", "msp"), "Did you mean 'mps'"),
     ],
 )

@@ -1,5 +1,7 @@
 """PyTorch models through torch.export: the graph must hold what the module holds, and scale with the batch exactly."""
 
+import logging
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -168,3 +170,17 @@ def test_what_cannot_be_exported_is_one_clear_error(capfd):
     with pytest.raises(ModelError, match="depends on the values"):
         convert(ModelRequest(Asks(), parse_inputs(["4"])))
     assert capfd.readouterr().err == ""
+
+
+def test_a_model_with_sizes_that_do_not_fit_is_one_sentence_and_no_log():
+    log, records = logging.getLogger("torch._subclasses.fake_tensor"), list[logging.LogRecord]()
+    handler, level = logging.Handler(), log.level
+    handler.emit = records.append  # type: ignore[method-assign]
+    log.addHandler(handler)
+    try:
+        with pytest.raises(ModelError, match=r"same reduction dim|cannot be multiplied"):
+            convert(ModelRequest(nn.Sequential(nn.Linear(8, 4), nn.Linear(5, 2)), parse_inputs(["8"])))
+    finally:
+        log.removeHandler(handler)
+    assert not records
+    assert log.level == level

@@ -28,12 +28,15 @@ def test_a_file_is_read_as_it_was_written_and_a_foreign_one_is_refused() -> None
     with pytest.raises(ModelError, match="no fitted numbers"):
         load(b"{}")
     fitted = json.loads(data)
-    for slopes in (
-        {"rows": {"log_row": [1, 1, 1]}},
-        {"nothing": {}},
-        {"rows": {"operator": [1, 0, 1], "log_row": [1, 1, 1]}},
+    good = fitted["fitted"]["shapes"]["rows"]
+    for shapes in (
+        {"nothing": good},
+        {"rows": {**good, "terms": good["terms"][1:]}},
+        {"rows": {**good, "deviations": [0.0] * len(good["deviations"])}},
+        {"rows": {**good, "level": "high"}},
+        {"rows": {"terms": []}},
     ):
-        fitted["fitted"]["slopes"] = slopes
+        fitted["fitted"]["shapes"] = shapes
         with pytest.raises(ModelError, match="no fitted numbers"):
             load(json.dumps(fitted).encode())
 

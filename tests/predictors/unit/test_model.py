@@ -198,8 +198,6 @@ def test_an_interval_is_as_wide_as_the_expected_error_times_its_quantile(trees: 
 class FixedNetwork:
     """A network that tells one ratio and one power for every unit."""
 
-    members, smooth = 1, None
-
     def predict(self, encoded: object, bound_us: np.ndarray) -> UnitPredictions:
         units = len(bound_us)
         return UnitPredictions(np.full(units, np.log(3.0)), np.linspace(100.0, 300.0, units), np.zeros(units))

@@ -33,6 +33,20 @@ def test_a_slower_device_is_measured_again(table: Path) -> None:
     assert len(found.to_dict()["rows"]) == 6
 
 
+def test_a_single_measurement_outside_of_its_interval_shows_nothing(table: Path) -> None:
+    foretell.adapt("p4", table)
+    lines = slower(table, 2.0).read_text().splitlines()
+    few = table.with_name("one.csv")
+    few.write_text("\n".join(lines[:2]))
+    for factor in np.geomspace(2.0, 1.05, 40):
+        found = check("p4", slower(few, factor / 2.0))
+        if not found.measure_again:
+            break
+    assert found.interval_share == 0.0, "a shift that is no proof, and lies outside of the interval"
+    assert found.heading() == "p4: no drift shown"
+    assert "too little to tell" in found.reason
+
+
 def test_without_a_predictor_there_is_nothing_to_check(table: Path) -> None:
     with pytest.raises(InputError, match=r"no adapted predictor of p4 .*run foretell adapt"):
         check("p4", table)

@@ -97,7 +97,7 @@ def test_models_are_taken_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_network_is_asked_once_about_all_units_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     model = unit_predictor.shipped("h200", "unit-network")
-    monkeypatch.setattr(model, "_memo", type(model._memo)(2 + model.network.members))
+    monkeypatch.setattr(model, "_memo", type(model._memo)(4))
     calls = []
     predict_network = UnitNetwork.predict
 

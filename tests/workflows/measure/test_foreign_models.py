@@ -3,7 +3,9 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 torch = pytest.importorskip("torch")
 
@@ -66,12 +68,20 @@ def test_errors_of_a_python_file_are_reported(net):
         build_python(net("absent"))
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")
+def convolution():
+    """A convolution of images whose batch is open."""
+    image, features = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("image", ["batch", 3, 8, 8]), ("features", ["batch", 4, 6, 6]))
+    )
+    weight = numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "weight")
+    node = helper.make_node("Conv", ["image", "weight"], ["features"])
+    graph = helper.make_graph([node], "conv", [image], [features], [weight])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
 def test_an_onnx_file_is_left_to_its_runtime_and_gives_its_shape(tmp_path):
-    torch.onnx.export(
-        torch.nn.Conv2d(3, 4, 3).eval(), (torch.randn(2, 3, 8, 8),), str(tmp_path / "conv.onnx"), dynamo=True,
-        verbose=False, input_names=["image"], dynamic_shapes=({0: torch.export.Dim("batch")},),
-    )  # fmt: skip
+    (tmp_path / "conv.onnx").write_bytes(convolution().SerializeToString())
     request = Request(str(tmp_path / "conv.onnx"), batch_size=5, runtime="onnxruntime")
     source = build_onnx(request)
     assert (source.onnx_file, source.input_shape, source.built) == (request.model, (3, 8, 8), None)

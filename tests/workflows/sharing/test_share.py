@@ -65,6 +65,33 @@ def test_percentages_are_limits_alone_too() -> None:
     assert [job["percentage"] for job in limited.to_dict()["jobs"]] == [20, 80]
 
 
+def test_a_measured_latency_replaces_the_predicted_one_and_others_feel_it() -> None:
+    told = share([tiny_onnx()] * 2, batch_sizes=8)
+    whole_ms = foretell.predict(tiny_onnx(), batch_size=8).latency_ms
+    assert whole_ms is not None
+    added_ms = told.jobs[0].alone_ms.value - whole_ms.value  # by MPS
+    longer = share([tiny_onnx()] * 2, batch_sizes=8, measured_ms=[4 * whole_ms.value, None])
+    assert longer.jobs[0].alone_ms.value == pytest.approx(4 * whole_ms.value + added_ms)
+    assert longer.jobs[0].alone_ms.low == longer.jobs[0].alone_ms.high
+    assert longer.jobs[1].alone_ms == told.jobs[1].alone_ms
+    # a partner with longer kernels is more in the way
+    slowdowns = [one.jobs[1].slowdown for one in (told, longer)]
+    assert slowdowns[0] is not None
+    assert slowdowns[1] is not None
+    assert slowdowns[1].value > slowdowns[0].value
+    assert any("do they mean the same?" in warning for warning in longer.warnings)
+    assert not any("do they mean the same?" in warning for warning in told.warnings)
+
+
+def test_a_limit_of_sms_keeps_its_ratio_to_a_measured_latency() -> None:
+    options: dict[str, Any] = {"batch_sizes": 8, "percentages": [50, 100]}
+    told = share([tiny_onnx()] * 2, **options)
+    whole_ms = foretell.predict(tiny_onnx(), batch_size=8).latency_ms
+    assert whole_ms is not None
+    known = share([tiny_onnx()] * 2, **options, measured_ms=[1.2 * whole_ms.value, None])
+    assert known.jobs[0].alone_ms.value == pytest.approx(1.2 * told.jobs[0].alone_ms.value)
+
+
 def test_a_gpu_whose_sharing_was_not_measured_is_extrapolated() -> None:
     models: list[Any] = [tiny_onnx(), tiny_onnx()]
     known, other = share(models, method="time-slicing"), share(models, device="a100", method="time-slicing")
@@ -85,6 +112,9 @@ def test_a_gpu_whose_sharing_was_not_measured_is_extrapolated() -> None:
         (2, {"limits_ms": [1, 2, 3]}, "Got 3 limits for 2 models"),
         (2, {"limits_ms": -1}, "must be a positive number"),
         (3, {"batch_sizes": [1, 2]}, "Got 2 batch sizes for 3 models"),
+        (2, {"measured_ms": [1.0]}, "for each of the 2 models"),
+        (2, {"measured_ms": 1.0}, "for each of the 2 models"),
+        (2, {"measured_ms": [1.0, 0.0]}, "must be a positive number"),
         (2, {"percentages": 50, "method": "time-slicing"}, "limits of MPS"),
         (2, {"percentages": 0}, "above 0 and at most 100"),
         (2, {"input_shapes": ["3x8x8"] * 3}, "Got 3 input shapes for 2 models"),

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 @click.option("--modes", default="inference", metavar="MODE,MODE…", help="inference, training, prefill or decode.")
 @click.option("--limits-ms", metavar="MS,MS…", help="The longest latency that each model may have.")
 @click.option(
+    "--measured-ms", metavar="MS,MS…", help="The latency of each alone, where you measured it: 3.1,- (not the second)."
+)
+@click.option(
     "--percentages", metavar="P,P…", help="CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of each model, under MPS: 30,70."
 )
 @click.option(
@@ -50,6 +53,7 @@ def run(
     dtypes: str,
     modes: str,
     limits_ms: str | None,
+    measured_ms: str | None,
     percentages: str | None,
     inputs: tuple[str, ...],
     optimizer: str | None,
@@ -77,6 +81,7 @@ def run(
             dtypes=options.words(dtypes),
             modes=options.words(modes),
             limits_ms=limits,
+            measured_ms=None if measured_ms is None else [_measured(word) for word in options.words(measured_ms)],
             percentages=parts,
             input_shapes=list(inputs) if len(inputs) > 1 else (inputs[0] if inputs else None),
             optimizer=optimizer,
@@ -95,6 +100,11 @@ def run(
     _show(sharing)
     if report is not None:
         click.echo(f"written: {printable(str(report))}")
+
+
+def _measured(word: str) -> float | None:
+    """A measured latency, or none."""
+    return None if word == "-" else _numbers(word, "measured latency")[0]
 
 
 def _numbers(text: str, what: str, *, whole: bool = False) -> list[float]:

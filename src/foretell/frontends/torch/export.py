@@ -38,6 +38,7 @@ from foretell.optional import require
 
 TRACE_BATCH = 11  # a size that hardly any layer has by itself; see the module's docstring
 # dtypes that torch and foretell name differently; complex32 takes as many bytes as uint32
+_LOGGERS = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
 _DTYPES = {
     "float64": "fp64",
     "float32": "fp32",
@@ -97,10 +98,10 @@ def _graph(program: TorchProgram, batch_size: int) -> Graph | Exception:
 def _export(program: TorchProgram) -> tuple[Any, Exception | None]:
     """Return the exported program and None, or None and the error."""
     torch = import_torch()
-    # when an export fails, torch prints the partial graph to stderr and logs what it could not decide
-    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
+    # when an export fails, torch prints the partial graph to stderr and logs what it could not decide or compute
+    levels = {log: log.level for log in map(logging.getLogger, _LOGGERS)}
+    for log in levels:
+        log.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings(), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()), fast_paths():
             warnings.simplefilter("ignore")
@@ -108,7 +109,8 @@ def _export(program: TorchProgram) -> tuple[Any, Exception | None]:
     except Exception as error:  # noqa: BLE001 the model's own code runs: anything may go wrong
         return None, error
     finally:
-        log.setLevel(level)
+        for log, level in levels.items():
+            log.setLevel(level)
 
 
 def graph_from_exported(

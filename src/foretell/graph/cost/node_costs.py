@@ -73,7 +73,7 @@ class CostTable:
 
     def summed(self, name: str) -> int:
         """One of the numbers of `total`, which is faster to find than all of them."""
-        own: int = sum([getattr(cost, name) for cost in self.nodes])
+        own: int = sum(map(attrgetter(name), self.nodes))
         unread = self._unread
         return own + getattr(unread, name) if unread is not None else own
 
@@ -183,10 +183,10 @@ def _owning_cost(record: Record, types: tuple[int, ...], memo: Memo) -> Cost:
     """The cost of a node to which parameters of these types belong."""
     cost: Cost = record.cost
     parameters, parameter_bytes = sum([memo.elements[t] for t in types]), sum([memo.bytes[t] for t in types])
-    found = replace(
-        cost, parameters=cost.parameters + parameters, parameter_bytes=cost.parameter_bytes + parameter_bytes
-    )
-    record.owning[types] = found
+    found = record.owning[types] = Cost(
+        cost.macs, cost.flops, cost.parameters + parameters, cost.parameter_bytes + parameter_bytes, cost.bytes_read,
+        cost.bytes_written, cost.activation_bytes, cost.tensor_core_macs, cost.launches,
+    )  # fmt: skip
     return found
 
 

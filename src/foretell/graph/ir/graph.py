@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 from foretell.errors import GraphError, InputError
@@ -108,10 +108,15 @@ class Graph:
 
     @cached_property
     def structure(self) -> dict[Any, Any]:
-        """What others have found out about the nodes and their edges, whatever the sizes of tensors.
+        """What others have found out about the edges between nodes, whatever the sizes of tensors and the attributes.
 
-        The same graph at another batch size or dtype shares it.
+        Graphs with the same edges share it: the same one at another batch size or dtype, and many of a search space.
         """
+        return _shared_structure(self)
+
+    @cached_property
+    def signed(self) -> dict[Any, Any]:
+        """What others have found out about its operators and attributes. The graph at other sizes shares it."""
         return {}
 
     @cached_property
@@ -132,6 +137,7 @@ class Graph:
         graph = replace(self, tensors=ClassedTensors(classes), nodes=nodes, **changes)  # type: ignore[arg-type]
         if nodes is self.nodes:
             vars(graph)["structure"] = self.structure
+            vars(graph)["signed"] = self.signed
         return graph
 
     @cached_property
@@ -292,6 +298,35 @@ class Graph:
 
 
 _FIELDS = frozenset(field.name for field in fields(Graph))
+_MAX_SHARED_NODES = 50_000  # of all structures that are kept, about a kilobyte each
+_edges_of = attrgetter("name", "op", "inputs", "outputs", "domain", "module", "origin", "origin_op")
+_structures: dict[tuple[object, ...], dict[Any, Any]] = {}
+_structure_nodes: dict[tuple[object, ...], int] = {}
+
+
+def _shared_structure(graph: Graph) -> dict[Any, Any]:
+    """The structure of all graphs that have these edges: names, operators, modules and kinds of tensors are equal."""
+    nodes, held = graph.nodes, graph.held
+    if len(nodes) > _MAX_SHARED_NODES // 16 or any(node.bodies for node in nodes):
+        return {}
+    classes = graph.classes
+    kinds = [own.kind for own in classes.types]
+    key = (
+        tuple(map(_edges_of, nodes)),
+        tuple(classes.numbers),
+        tuple([kinds[number] for number in classes.numbers.values()]),
+        graph.inputs,
+        graph.outputs,
+        None if held is None else tuple(held.items()),
+    )
+    found = _structures.get(key)
+    if found is None:
+        if sum(_structure_nodes.values()) + len(nodes) > _MAX_SHARED_NODES:
+            _structures.clear()
+            _structure_nodes.clear()
+        _structure_nodes[key] = len(nodes)
+        found = _structures.setdefault(key, {})
+    return found
 
 
 def _recast(node: Node, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Node:

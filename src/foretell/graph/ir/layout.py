@@ -23,6 +23,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
+from foretell.graph.batch_sizes import Sized, family_of
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
@@ -69,13 +70,13 @@ class Layouts(Mapping[str, Layout]):
         self.operands = operands
         self.storages = list(range(len(types)))
         self.records: list[Record] = []
+        self.sized: Sized | None = None  # what was computed from other batch sizes
         self._made: dict[str, Layout] = {}
 
     @cached_property
     def bytes(self) -> list[int]:
         """The size of each tensor."""
-        sizes = self.memo.bytes
-        return [sizes[number] for number in self.types]
+        return list(map(self.memo.bytes.__getitem__, self.types))
 
     def __getitem__(self, name: str) -> Layout:
         layout = self._made.get(name)
@@ -114,12 +115,16 @@ def _find_layouts(graph: Graph) -> Layouts:
     types, operands, storages, records = found.types, found.operands, found.storages, memo.records
     flags = bool(converted) + 2 * (graph.metadata.get(MATMUL) == "tf32")
     operand_of, type_of, add = operands.__getitem__, types.__getitem__, found.records.append
+    family = family_of(graph, memo, flags)
+    sized = found.sized = family.at(graph) if family is not None else None
     for position, (inputs, outputs, number) in enumerate(zip(edges.inputs, edges.outputs, memo.nodes_of(graph, flags))):
         signature = (number, *map(operand_of, inputs), -1, *map(type_of, outputs))
         record = records.get(signature)
         if record is None:
             node = graph.nodes[position]
-            record = _new_record(graph, node, found)
+            if sized is not None:
+                record = sized.record(position, list(map(operand_of, inputs)), list(map(type_of, outputs)), memo)
+            record = record or _new_record(graph, node, found)
             if not node.bodies:
                 records[signature] = record
         add(record)
@@ -130,6 +135,8 @@ def _find_layouts(graph: Graph) -> Layouts:
             for output, is_shared in zip(outputs, record.shares):
                 if is_shared:
                     storages[output] = storages[inputs[0]]
+    if family is not None:
+        family.learn(graph, found)
     return found
 
 

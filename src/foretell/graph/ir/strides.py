@@ -31,10 +31,14 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(list(accumulate(shape[:0:-1], mul, initial=1)))) if shape else ()
 
 
-@lru_cache(maxsize=16384)
 def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether a tensor lies row-major. An axis of size 1 may have any stride, and an empty tensor any layout."""
-    return all(d == 1 or s == c for d, s, c in zip(shape, strides, contiguous(shape))) or 0 in shape
+    step = 1
+    for size, stride in zip(shape[::-1], strides[::-1]):
+        if stride != step and size != 1:
+            return 0 in shape
+        step *= size
+    return True
 
 
 def viewed_strides(

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from foretell.errors import GraphError, InputError
@@ -91,6 +92,9 @@ class Tensor:
             )
 
 
+_type_of = attrgetter("shape", "dtype", "kind", "batch_axis")
+
+
 class TensorType(NamedTuple):
     """What tensors have in common that differ only in their names.
 
@@ -127,17 +131,12 @@ class TensorClasses:
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], fixed: frozenset[str] = frozenset()) -> "TensorClasses":
         """The classes of some tensors, of which ``fixed`` keep their dtype."""
-        numbers: dict[str, int] = {}
-        types: list[TensorType] = []
-        known: dict[tuple[object, ...], int] = {}
-        for name, tensor in tensors.items():
-            key = (tensor.shape, tensor.dtype, tensor.kind, tensor.batch_axis, name in fixed)
-            number = known.get(key)
-            if number is None:
-                number = known[key] = len(types)
-                types.append(TensorType(*key))
-            numbers[name] = number
-        return cls(numbers, types, fixed)
+        keys: list[tuple[Any, ...]] = list(map(_type_of, tensors.values()))
+        if fixed:
+            keys = [(*key, name in fixed) for name, key in zip(tensors, keys, strict=True)]
+        places = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        numbers = dict(zip(tensors, map(places.__getitem__, keys), strict=True))
+        return cls(numbers, [TensorType(*key) for key in places], fixed)
 
     def with_types(self, types: list[TensorType]) -> "TensorClasses":
         """The same tensors with other types of their classes."""

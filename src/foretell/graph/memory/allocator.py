@@ -22,9 +22,15 @@ context lies outside the allocator and is not counted.
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from foretell.units import KIB, MIB
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # in CUDACachingAllocator: kMinBlockSize, kSmallSize, kSmallBuffer, kMinLargeAlloc, kLargeBuffer, kRoundLarge
 BLOCK_BYTES = KIB // 2
@@ -49,9 +55,10 @@ def rounded(size_bytes: int, step_bytes: int = BLOCK_BYTES) -> int:
 class Tape:
     """The allocations and frees of a run in their order, and the node that each belongs to."""
 
-    __slots__ = ("count", "events", "nodes", "starts")
+    __slots__ = ("_plan", "count", "events", "nodes", "starts")
 
     def __init__(self) -> None:
+        self._plan: _Plan | None = None
         # one integer an event, to keep tapes of long runs small: a size to allocate (0 or more), or ~number (below 0)
         # to free the block of that number
         self.events: list[int] = []
@@ -84,6 +91,12 @@ class Tape:
         position = bisect_right(self.starts, event)
         return self.nodes[position - 1] if position else ""
 
+    def plan(self) -> "_Plan":
+        """What an allocator has to do; it is made once, when the tape is complete."""
+        if self._plan is None:
+            self._plan = _Plan.of(self.events)
+        return self._plan
+
     def peak(self) -> tuple[int, str]:
         """The largest sum of live blocks, each rounded up, and the node that reaches it."""
         live = most = peak_event = 0
@@ -98,6 +111,80 @@ class Tape:
             else:
                 live -= sizes[~event]
         return most, self.node_at(peak_event) if most else ""
+
+
+_ALLOCATE, _FREE, _PASS = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The events of a tape for an allocator: small requests are added up between large ones.
+
+    A step is what to do, and how much small requests take together at most until the next step. To allocate, a step has
+    the rounded size and the number of the block; to free, the number. Of a block that the next event frees it has what
+    small requests take at that moment, and the size.
+    """
+
+    steps: list[tuple[int, int, int, int]]
+    most_before: int  # of small requests, before the first step
+    left: int  # of small requests at the end
+    positions: list[int]  # of the event of each step
+    small: "NDArray[np.int64]"  # what small requests take after each event
+
+    @classmethod
+    def of(cls, events: Sequence[int]) -> "_Plan":
+        """The plan for some events."""
+        import numpy as np  # commands that predict nothing start without it
+
+        if not events:
+            return cls([], 0, 0, [], np.zeros(0, np.int64))
+        asked = np.array(events, np.int64)
+        is_request = asked >= 0
+        sizes = asked[is_request]
+        block = np.where(is_request, np.cumsum(is_request) - 1, ~asked)  # of each event
+        # 0: PyTorch allocates nothing for an empty tensor
+        whole, is_small = -(-sizes // BLOCK_BYTES) * BLOCK_BYTES, sizes <= SMALL_BYTES
+        changes = np.where(is_small, whole, 0)[block]
+        small = np.cumsum(np.where(is_request, changes, -changes))
+        large = np.flatnonzero(~is_small[block])
+        if not len(large):
+            return cls([], int(small.max()), int(small[-1]), [], small)
+        edges = [0, *large.tolist()] if large[0] else large.tolist()
+        most = np.maximum.reduceat(small, edges).tolist()
+        most_before = most.pop(0) if large[0] else 0
+        numbers = block[large]
+        is_passed = np.zeros(len(large), bool)
+        if len(large) > 1:
+            # a request that is followed by the event that frees it
+            is_passed[:-1] = is_request[large[:-1]] & (np.diff(large) == 1) & (numbers[:-1] == numbers[1:])
+        steps, positions = list[tuple[int, int, int, int]](), list[int]()
+        columns = (large, is_request[large], is_passed, numbers, whole[numbers], small[large], most)
+        is_served = False
+        for position, requests, passes, number, size, taken, most_after in zip(
+            *(column if isinstance(column, list) else column.tolist() for column in columns), strict=True
+        ):
+            if is_served:
+                is_served = False
+                # the event that frees what has passed is no step; small requests may follow it
+                what, value, block_number, before = steps[-1]
+                steps[-1] = (what, value, block_number, max(before, most_after))
+                continue
+            is_served = passes
+            steps.append(
+                (_PASS, taken, size, most_after) if passes
+                else (_ALLOCATE, size, number, most_after) if requests
+                else (_FREE, 0, number, most_after)
+            )  # fmt: skip
+            positions.append(position)
+        return cls(steps, most_before, int(small[-1]), positions, small)
+
+    def event(self, step: int, is_passing: bool) -> int:
+        """The first event between a step and the next one at which small requests take most; 0 is before all steps."""
+        start = self.positions[step - 1] if step else 0
+        if is_passing:
+            return start
+        end = self.positions[step] if step < len(self.positions) else len(self.small)
+        return start + int(self.small[start:end].argmax())
 
 
 class Block:
@@ -194,37 +281,58 @@ class CachingAllocator:
         A small block is always split to what was asked for, wherever it lies. So small requests are only added up, and
         large ones are served.
         """
-        blocks: list[Block | int] = []  # of a small request its size
-        events, allocate, free, serve = tape.events, self.allocate, self.free, blocks.append
-        most, peak_event, small, is_served = self.allocated_bytes, -1, 0, False
-        for position, event in enumerate(events):
-            if event < 0:
-                if is_served:
-                    is_served = False
-                    continue
-                block = blocks[~event]
-                if isinstance(block, int):
-                    small -= block
+        plan, order = tape.plan(), self._large.order
+        steps = plan.steps
+        most, peak_step, is_passing = self.allocated_bytes, -1, False
+        if plan.most_before and most + plan.most_before > most:
+            most, peak_step = most + plan.most_before, 0
+        blocks: dict[int, Block] = {}
+        allocated = self.allocated_bytes
+        # `allocate` and `free` are written out here: most of the time of a long tape goes into them
+        for number_of_step, (what, value, number, most_after) in enumerate(steps, 1):
+            if what == _ALLOCATE:
+                position = bisect_left(order, (value,))
+                if position < len(order):
+                    block = order.pop(position)[2]
+                    block.free = False
                 else:
-                    free(block)
-            elif event <= SMALL_BYTES:
-                size = -(-event // BLOCK_BYTES) * BLOCK_BYTES  # 0: PyTorch allocates nothing for an empty tensor
-                serve(size)
-                small += size
-                if self.allocated_bytes + small > most:
-                    most, peak_event = self.allocated_bytes + small, position
+                    block = self._segment(value, self._large)
+                left = block.size - value
+                if left >= LEAST_LARGE_REST:
+                    address, after = block.address + value, block.after
+                    remainder = Block(address, left, self._large, block, after)
+                    if after is not None:
+                        after.before = remainder
+                    block.after, block.size = remainder, value
+                    remainder.free = True
+                    insort(order, (left, address, remainder))
+                blocks[number] = block
+                allocated += block.size
+            elif what == _FREE:
+                block = blocks.pop(number)
+                size, address = block.size, block.address
+                allocated -= size
+                before, after = block.before, block.after
+                if before is not None and before.free:
+                    del order[bisect_left(order, (before.size, before.address))]
+                    address, size, block.before = before.address, size + before.size, before.before
+                    if block.before is not None:
+                        block.before.after = block
+                if after is not None and after.free:
+                    del order[bisect_left(order, (after.size, after.address))]
+                    size, block.after = size + after.size, after.after
+                    if block.after is not None:
+                        block.after.before = block
+                block.size, block.address, block.free = size, address, True
+                insort(order, (size, address, block))
             else:
-                if position + 1 < len(events) and events[position + 1] == ~len(blocks):
-                    is_served = True  # the event after this one, which frees it at once
-                    serve(0)
-                    reached = self.allocated_bytes + small + self._passing(event)
-                else:
-                    serve(allocate(event))
-                    reached = self.allocated_bytes + small
+                reached = allocated + value + self._passing(number)
                 if reached > most:
-                    most, peak_event = reached, position
-        self.allocated_bytes += small
-        return most, tape.node_at(peak_event)
+                    most, peak_step, is_passing = reached, number_of_step, True
+            if allocated + most_after > most:
+                most, peak_step, is_passing = allocated + most_after, number_of_step, False
+        self.allocated_bytes = allocated + plan.left
+        return most, tape.node_at(plan.event(peak_step, is_passing) if peak_step >= 0 else -1)
 
     def _passing(self, size_bytes: int) -> int:
         """Allocate a large block and free it at once; returns its size. Splitting and merging undo each other."""

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from foretell.graph.ir.graph import Graph
@@ -39,6 +40,7 @@ from foretell.graph.wiring import numbers_of, wiring
 if TYPE_CHECKING:
     from foretell.graph.wiring import Numbers
 
+_MAX_SCORES = 8  # of tapes of one structure that are kept
 _STATE = ("parameter", "buffer", "constant")
 
 
@@ -110,30 +112,61 @@ def cached_peak(graph: Graph, tape: Tape, persistent: Sequence[int] = (), worksp
 def inference_tape(graph: Graph, *, cuda: bool = False) -> Tape:
     """Record what one forward pass allocates and frees; with ``cuda`` also the workspaces of libraries."""
     laid_out = layouts(graph)
-    outputs, storages, sizes = laid_out.edges.outputs, laid_out.storages, laid_out.bytes
-    dies = _ends(graph)
+    nodes, records = graph.nodes, laid_out.records
+    extra = [
+        _working(graph, nodes[position], record) if record.working is None else record.working
+        for position, record in enumerate(records)
+    ]
+    library: list[tuple[int, ...]] = []
+    if cuda:
+        library = [
+            _library(graph, nodes[position], record) if record.library is None else record.library
+            for position, record in enumerate(records)
+        ]
+    blocks = extra + library
+    kept, key = graph.structure.setdefault("scores", {}), (cuda, *map(len, blocks))
+    storages, score = kept.get(key, (None, None))
+    if storages != laid_out.storages:  # at another batch size a view may have to copy
+        if len(kept) >= _MAX_SCORES:
+            kept.clear()
+        score = _score(graph, extra, library)
+        kept[key] = list(laid_out.storages), score
+    sizes = [*laid_out.bytes, *chain.from_iterable(blocks)]
+    tape = Tape()
+    tape.events = [event if event < 0 else sizes[event] for event in score.events]
+    tape.count, tape.nodes, tape.starts = score.count, score.nodes, score.starts
+    return tape
+
+
+def _score(graph: Graph, extra: Sequence[tuple[int, ...]], library: Sequence[tuple[int, ...]]) -> Tape:
+    """The tape with the place of each size instead of the size: among the tensors, or behind them among the blocks.
+
+    It depends on the edges, on which tensors share storage, and on how many blocks each node needs.
+    """
+    laid_out = layouts(graph)
+    outputs, storages, dies = laid_out.edges.outputs, laid_out.storages, _ends(graph)
     tape, numbers, none = Tape(), dict[int, int](), list[int]()
     events, starts, count = tape.events, tape.starts, 0
-    for position, record in enumerate(laid_out.records):
+    # the next place among the sizes for what nodes themselves need, and for what libraries do
+    next_extra = len(laid_out.bytes)
+    next_library = next_extra + sum(map(len, extra))
+    for position in range(len(outputs)):
         starts.append(len(events))
         for output in outputs[position]:
             if output >= 0 and storages[output] == output:  # a view allocates nothing
                 numbers[output] = count
-                events.append(sizes[output])
+                events.append(output)
                 count += 1
-        working = record.working
-        if working is None:
-            working = _working(graph, graph.nodes[position], record)
-        library: tuple[int, ...] | None = ()
-        if cuda:
-            library = record.library
-            if library is None:
-                library = _library(graph, graph.nodes[position], record)
-        for blocks in (working, library):
-            if blocks:
-                events.extend(blocks)
-                events.extend(range(~count, ~(count + len(blocks)), -1))
-                count += len(blocks)
+        if extra[position]:
+            size = len(extra[position])
+            events.extend(range(next_extra, next_extra + size))
+            events.extend(range(~count, ~(count + size), -1))
+            next_extra, count = next_extra + size, count + size
+        if library and library[position]:
+            size = len(library[position])
+            events.extend(range(next_library, next_library + size))
+            events.extend(range(~count, ~(count + size), -1))
+            next_library, count = next_library + size, count + size
         for storage in dies.get(position, none):
             if storage in numbers:
                 events.append(~numbers.pop(storage))

@@ -49,8 +49,12 @@ _STREAM_BYTES = 8 * MIB  # for each layer and direction
 def library_blocks(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> list[int]:
     """The sizes of the workspaces that a node allocates while it runs."""
     if node.op in ("Conv", "ConvTranspose") and len(node.inputs) > 1 and node.outputs[0]:
-        copy = _dense_copy(graph, node, laid_out)
-        return [*([copy] if copy else []), _convolution(graph, node, laid_out)]
+        source, weight, out = (graph.tensors[n] for n in (node.inputs[0], node.inputs[1], node.outputs[0]))
+        strides = laid_out[source.name].strides
+        is_last = is_channels_last(source.shape, strides)
+        # an input that lies neither row-major nor channels-last, such as a transposed sequence, is copied
+        copied = [] if is_last or is_contiguous(source.shape, strides) or not source.bytes else [source.bytes]
+        return [*copied, 0 if is_last else _convolution(source, weight, out, node)]
     if node.op == "DFT" and node.inputs and node.inputs[0]:
         # an inverse real transform destroys what it reads: PyTorch gives it a copy
         source, out = graph.tensors[node.inputs[0]], graph.tensors[node.outputs[0]]
@@ -160,24 +164,16 @@ def _recurrence(graph: Graph, node: Node) -> list[int]:
     return [weights, streams + gates * out.bytes + 2 * sequence.bytes + copies]
 
 
-def _convolution(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> int:
-    """The workspace of a convolution: the copies of its tensors in the layout that tensor cores need."""
-    source, weight, out = (graph.tensors[n] for n in (node.inputs[0], node.inputs[1], node.outputs[0]))
+def _convolution(source: Tensor, weight: Tensor, out: Tensor, node: Node) -> int:
+    """The workspace of a row-major convolution: the copies of its tensors in the layout that tensor cores need."""
     groups = node.integer("group", 1)
-    if len(weight.shape) < 3 or is_channels_last(source.shape, laid_out[node.inputs[0]].strides):
+    if len(weight.shape) < 3:
         return 0
     if groups > 1 and weight.shape[1] == 1:
         return 0  # depthwise: PyTorch has a kernel of its own
     # in half precision, wide groups are convolved one after the other and share one workspace
     loops = groups if source.dtype in _HALF and weight.shape[1] > _WIDE_GROUP else 1
     return sum(_copies(source, weight, out, node)) // loops
-
-
-def _dense_copy(graph: Graph, node: Node, laid_out: Mapping[str, Layout]) -> int:
-    """The copy of an input that lies neither row-major nor channels-last, such as a transposed sequence."""
-    source, strides = graph.tensors[node.inputs[0]], laid_out[node.inputs[0]].strides
-    is_dense = is_contiguous(source.shape, strides) or is_channels_last(source.shape, strides)
-    return 0 if is_dense else source.bytes
 
 
 def _copies(source: Tensor, weight: Tensor, out: Tensor, node: Node) -> list[int]:

@@ -76,7 +76,7 @@ class OccupancyModel:
 
     @cached_property
     def _memo(self) -> RowMemo:
-        return RowMemo(2, smooth=self.network.smooth)
+        return RowMemo(2)
 
     def predict(self, units: DistinctUnits, unit_us: Values, mode: str = "inference") -> Estimate:
         """The occupancy of a workload with these units and times, in per cent."""

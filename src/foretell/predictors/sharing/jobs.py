@@ -53,6 +53,11 @@ class Job:
         return ms(seconds_from_us(MPS_LAUNCH_US * self.launches))
 
     @property
+    def run_us(self) -> float:
+        """The time of a run without others, under MPS and under the job's own limit."""
+        return float(self.alone_us.mean()) * self.launches
+
+    @property
     def alone_us(self) -> Values:
         """The time of each launch without others, under the job's own limit."""
         return np.asarray(self.gap_us + self.work_us * (1.0 + self.spread * (1.0 / self.share - 1.0)))

@@ -10,8 +10,9 @@ the unit is taken out first.
 Fitted to public measurements of operators on ten GPUs, and of networks on two (``docs/lab/0035-transfer.md``): the
 share of the bandwidth that streams reach, by kind of memory; how much tensor cores and vector units draw; and a factor
 for each class of unit on GPUs that are older than the measured one. In fp32 the libraries of older GPUs run other
-kernels than the measured one's, better or worse by the shape: there a factor follows a few sizes of the unit
-(`SLOPED`). None of these depends on the size of a device, so one that has more of everything is never slower.
+kernels than the measured one's: there a factor follows a few sizes of the unit, and wide convolutions start from the
+older GPU's own peaks (`foretell.predictors.transfer.shapes`). None of these depends on the size of a device, so one
+that has more of everything is never slower.
 
 A unit may need less than its counted arithmetic: a causal attention skips half of it, a convolution by Winograd's
 algorithm more. Where the measured device is faster than its peaks, the other one is taken to save as much.
@@ -22,7 +23,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,44 +30,24 @@ from numpy.typing import NDArray
 from foretell.devices import Device, Hardware
 from foretell.errors import ModelError
 from foretell.features import COLUMNS
-from foretell.features.operator_codes import operator_code
 from foretell.features.units import DTYPES, KINDS, SCHEMA
 from foretell.predictors.fitted_files import read_shipped
 from foretell.predictors.roofline import BEST_COMPUTE
 from foretell.predictors.transfer.clock import base_share, sustained_share, vector_share
+from foretell.predictors.transfer.shapes import SHAPED, WINOGRAD_WORK, Shape, is_shaped, read_shape, sizes_of
 from foretell.units import bytes_from_mib
 
 FILE = "transfer.json"
 CLASSES = ("product", "convolution", "grouped convolution", "attention", "elementwise", "rows", "other")
 
 
-@dataclass(frozen=True)
-class Sloped:
-    """Units in fp32 whose factor on older GPUs follows some of their ``sizes``."""
-
-    kind: str  # one of `CLASSES`
-    sizes: tuple[str, ...]
-    operators: tuple[str, ...] = ()  # of these alone; all without any
-    least_window: int = 0
-    is_batched: bool = False
-    before_ampere: bool = False  # on GPUs older than Ampere alone
-
-
-SLOPED: Mapping[str, Sloped] = MappingProxyType(
-    {
-        "batched product": Sloped("product", ("log_output", "log_n", "log_k", "log_m"), is_batched=True),
-        "wide convolution": Sloped(
-            "convolution", ("log_output", "log_k", "log_n", "log_intensity"), least_window=3, before_ampere=True
-        ),
-        # the code of the operator tells the two apart
-        "rows": Sloped("rows", ("operator", "log_row"), operators=("Softmax", "LayerNormalization")),
-    }
-)
-_FARTHEST = 2.0  # standard deviations of a size beyond which it counts no more
 MEMORIES = ("stacked", "stacked, old", "checked", "plain")
 _STACKED = ("6.0", "7.0", "8.0", "9.0", "10.0", "10.3")  # compute capabilities of the chips with HBM
 _OLD, _AMPERE = "6.", (8, 0)
 _ATTENTION_WORK = 0.5  # an assumption: of its counted products; a mask skips the rest, or exponentials take its time
+# an assumption: an L2 cache is as fast as the SMs that it feeds (1), or as the memory behind it (0); between
+# 0.25 and 0.5 an L40S, whose L2 is large and whose memory is slow, is told alike
+_CACHE_FOLLOWS_SMS = 0.5
 _AT = {name: position for position, name in enumerate(COLUMNS)}
 
 Values = NDArray[np.float64]
@@ -122,18 +102,9 @@ class UnitWork:
             found[kind == KINDS.index(name)] = CLASSES.index("rows")
         return found
 
-    def is_sloped(self, name: str) -> NDArray[np.bool_]:
-        """Whether each unit is one of those in fp32 whose factor follows their sizes, under a name of `SLOPED`."""
-        sloped = SLOPED[name]
-        operator, dtype, kernel, many = (
-            self.features[:, _AT[column]] for column in ("operator", "dtype", "kernel", "log_many")
-        )
-        found = (self.classes == CLASSES.index(sloped.kind)) & (dtype == DTYPES.index("fp32"))
-        if sloped.operators:
-            found &= np.isin(operator, [operator_code(name) for name in sloped.operators])
-        if sloped.least_window:
-            found &= kernel >= sloped.least_window
-        return np.asarray(found & (many > 1.0) if sloped.is_batched else found)
+    def is_shaped(self, name: str) -> NDArray[np.bool_]:
+        """Whether each unit is one of those in fp32 whose factor follows their sizes, under a name of `SHAPED`."""
+        return is_shaped(name, self.features, self.classes == CLASSES.index(SHAPED[name].kind))
 
     @property
     def on_tensor_cores(self) -> NDArray[np.bool_]:
@@ -155,6 +126,7 @@ class Places:
     l2: Values  # log2 of the bytes of its L2 cache
     older: Values  # 1 where the architecture is older than the measured device's, else 0
     oldest: Values  # 1 where it is older than Ampere
+    cache: Values  # how fast its L2 cache is beside its memory, over the same of the measured device; 1 or more
 
     @classmethod
     def of(cls, hardware: Hardware, source: Device) -> "Places":
@@ -173,10 +145,11 @@ def _place(hardware: Hardware, source: Device) -> tuple[float, ...]:
     device, l2 = hardware.device, math.log2(bytes_from_mib(hardware.l2_mib))
     is_older, is_oldest = (float(_capability(device) < limit) for limit in (_capability(source), _AMPERE))
     clock = (source.boost_clock_mhz or 0.0) / (device.boost_clock_mhz or 1.0)
-    memory = MEMORIES.index(memory_kind(device))
-    sms = source.sms / hardware.sms
+    sms, bandwidth = hardware.sms / source.sms / clock, hardware.bandwidth_gb_per_s / source.bandwidth_gb_per_s
+    cache = max(1.0, sms / bandwidth) ** _CACHE_FOLLOWS_SMS
     return (
-        base_share(device), memory, vector_share(device), clock, sms, hardware.sm_fraction, l2, is_older, is_oldest,
+        base_share(device), MEMORIES.index(memory_kind(device)), vector_share(device), clock,
+        source.sms / hardware.sms, hardware.sm_fraction, l2, is_older, is_oldest, cache,
     )  # fmt: skip
 
 
@@ -185,13 +158,12 @@ class TransferModel:
     """The fitted numbers."""
 
     memory_shares: Mapping[str, float]
-    cached_share: float  # of the bandwidth, where all that a run moves fits into the L2 cache
+    cached_share: float  # of the bandwidth, where all that a run moves fits into the L2 cache, as on the source
     tensor_demand: float
     vector_demand: float
     factors: Mapping[str, float]  # logarithms, by class: on GPUs that are older than the measured one
     old_factors: Mapping[str, float]  # in addition on those that are older than Ampere
-    # by name of `SLOPED` and size: its mean and its standard deviation over the measured units, and the slope
-    slopes: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    shapes: Mapping[str, Shape] = field(default_factory=dict)  # by name of `SHAPED`
     # half widths of 90 % intervals in log(ratio): of a device, of a unit, and of a device of a new architecture
     device_width: float = 0.3
     unit_width: float = 0.3
@@ -207,24 +179,23 @@ class TransferModel:
 
         demand = self._demand(work, spread(places.vector))
         there = self._overheads(work, source)
+        from_peaks, shaped = self._shaped(work, spread(places.older) > 0, spread(places.oldest) > 0)
+        demand = np.where(from_peaks, demand * WINOGRAD_WORK, demand)
+        saved = np.where(from_peaks, 1.0, there.saved)
         streamed = spread(self._shares()[places.memory])
+        cached = self.cached_share * spread(places.cache)
         is_cached = work.features[:, _AT["log_moved_in_all"]] <= spread(places.l2)
-        memory_us = (
-            work.memory_us * there.saved / np.where(is_cached, np.maximum(self.cached_share, streamed), streamed)
-        )
-        compute_us = work.compute_us * there.saved
-        cycles_us = there.working_us * spread(places.sms * places.clock)
-        starting_us = there.starting_us * spread(places.clock)
+        memory_us = work.memory_us * saved / np.where(is_cached, np.maximum(cached, streamed), streamed)
+        compute_us = work.compute_us * saved
+        cycles_us = np.where(from_peaks, 0.0, there.working_us * spread(places.sms * places.clock))
+        starting_us = np.where(from_peaks, 0.0, there.starting_us * spread(places.clock))
 
         factors, old_factors = (
             np.array([numbers.get(name, 0.0) for name in CLASSES])[work.classes]
             for numbers in (self.factors, self.old_factors)
         )
-        correction = np.exp(
-            factors * spread(places.older)
-            + old_factors * spread(places.oldest)
-            + self._sloped(work, spread(places.older), spread(places.oldest))
-        )
+        by_class = np.where(from_peaks, 0.0, factors * spread(places.older) + old_factors * spread(places.oldest))
+        correction = np.exp(by_class + shaped)
 
         def at(share: Values) -> Values:
             # starts keep the boost clock, so that a part of a device, which is throttled less, is never faster
@@ -244,14 +215,16 @@ class TransferModel:
         demand = np.where(work.on_tensor_cores, self.tensor_demand, self.vector_demand * vector)
         return np.asarray(demand * np.where(work.classes == CLASSES.index("attention"), _ATTENTION_WORK, 1.0))
 
-    def _sloped(self, work: UnitWork, older: Values, oldest: Values) -> Values:
-        """The logarithm of the factor that follows the sizes of a unit."""
-        logs = np.zeros(len(work.source_us))
-        for name, sizes in self.slopes.items():
-            there = work.is_sloped(name) * (oldest if SLOPED[name].before_ampere else older)
-            for column, (mean, deviation, slope) in sizes.items():
-                logs += there * slope * standardised(work.features[:, _AT[column]], mean, deviation)
-        return logs
+    def _shaped(
+        self, work: UnitWork, is_older: NDArray[np.bool_], is_oldest: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.bool_], Values]:
+        """Which units start from the peaks of the GPU itself, and the logarithms of factors that follow sizes."""
+        from_peaks, logs = np.zeros(len(work.source_us), bool), np.zeros(len(work.source_us))
+        for name, shape in self.shapes.items():
+            there = work.is_shaped(name) & (is_oldest if SHAPED[name].from_peaks else is_older)
+            logs[there] = shape.logs(sizes_of(name, work.features[there], work.source_us[there]))
+            from_peaks |= there & SHAPED[name].from_peaks
+        return from_peaks, logs
 
     def _shares(self) -> Values:
         return np.array([self.memory_shares[name] for name in MEMORIES])
@@ -272,11 +245,6 @@ class TransferModel:
         # starting takes at most the launch overhead of the datasheet times the launches; the rest is work
         starting_us = np.minimum(beyond_us, launches * source.launch_overhead_us)
         return _Overheads(saved, starting_us, beyond_us - starting_us)
-
-
-def standardised(sizes: NDArray[np.float32], mean: float, deviation: float) -> Values:
-    """Sizes in standard deviations from the mean; far ones count as near ones, so that nothing is extrapolated."""
-    return np.clip((sizes.astype(np.float64) - mean) / deviation, -_FARTHEST, _FARTHEST)
 
 
 @dataclass(frozen=True)
@@ -305,7 +273,7 @@ def load(data: bytes) -> TransferModel:
     try:
         card = json.loads(data)
         fitted = {**card["fitted"], "architectures": tuple(card["fitted"]["architectures"])}
-        fitted["slopes"] = {name: _read_slopes(name, sizes) for name, sizes in fitted.get("slopes", {}).items()}
+        fitted["shapes"] = {name: read_shape(name, shape) for name, shape in fitted["shapes"].items()}
         schema, model = card["schema"], TransferModel(**fitted)
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"These {len(data)} bytes are no fitted numbers of transfer: {error}.") from error
@@ -314,17 +282,6 @@ def load(data: bytes) -> TransferModel:
             "transfer was fitted to other features than today's; fit it again: python -m lab fit transfer."
         )
     return model
-
-
-def _read_slopes(name: str, sizes: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float, float]]:
-    if name not in SLOPED or set(sizes) != set(SLOPED[name].sizes):
-        raise ValueError(f"it has slopes of {name!r} that this foretell does not know")
-    found = {}
-    for size, (mean, deviation, slope) in sizes.items():
-        if not all(map(math.isfinite, (mean, deviation, slope))) or deviation <= 0:
-            raise ValueError(f"the slope of {name!r} by {size!r} is not a number that can be")
-        found[size] = (float(mean), float(deviation), float(slope))
-    return found
 
 
 @cache

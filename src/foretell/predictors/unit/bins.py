@@ -45,5 +45,7 @@ class Bins:
 
     def with_positions(self, numbers: Numbers) -> Numbers:
         """The numbers, followed by the position of each within its bins: 0 before a bin, 1 after it."""
-        through = np.clip((numbers[:, self.columns] - self.lows) / self.widths, 0.0, 1.0)
-        return np.concatenate([numbers, through], axis=1, dtype=np.float32)
+        through = np.asarray(np.take(numbers, self.columns, axis=1), np.float32)
+        through -= self.lows
+        through /= self.widths
+        return np.concatenate([numbers, np.clip(through, 0.0, 1.0, out=through)], axis=1, dtype=np.float32)

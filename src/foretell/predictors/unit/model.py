@@ -30,7 +30,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -44,7 +44,7 @@ from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting, Stac
 from foretell.predictors.row_memo import RowMemo
 from foretell.predictors.trees import Forest, Trees
 from foretell.predictors.unit.floors import FLOORS_FROM, least_us
-from foretell.predictors.unit.network import UnitNetwork, UnitPredictions, spread_of
+from foretell.predictors.unit.network import UnitNetwork, UnitPredictions
 from foretell.predictors.unit.reach import Reach
 from foretell.records import Estimate
 from foretell.units import ms, seconds_from_ms, seconds_from_us
@@ -108,9 +108,7 @@ class UnitModel:
         scale = card["distance"]
         self._middle, self._spread = np.array(scale["middle"]), np.array(scale["spread"])
         self._squares = (known**2).sum(1)
-        # of each unit its power, how far it is beyond what was measured, and what each member says of its time
-        members, smooth = (1, None) if network is None else (network.members, network.smooth)
-        self._memo = RowMemo(2 + members, smooth=smooth)
+        self._memo = RowMemo(len(fields(_Remembered)))
 
     @classmethod
     def load(cls, data: bytes) -> "UnitModel":
@@ -141,14 +139,12 @@ class UnitModel:
         def compute(new: Row, new_bound_us: NDArray[np.float64]) -> NDArray[np.float64]:
             predictions = self._predict_units(new, new_bound_us)
             power_w = np.full(len(new), np.nan) if predictions.power_w is None else predictions.power_w
-            members = predictions.log_ratio[None] if predictions.members is None else predictions.members
+            log_ratio = predictions.log_ratio
             if self.card.get("device") == FLOORS_FROM:
-                members = np.maximum(members, np.log(np.maximum(least_us(new), _TINY_US) / new_bound_us))
-            return np.stack([power_w, self.reach.beyond(new), *members], axis=1)
+                log_ratio = np.maximum(log_ratio, np.log(np.maximum(least_us(new), _TINY_US) / new_bound_us))
+            return np.stack([log_ratio, predictions.spread, power_w, self.reach.beyond(new)], axis=1)
 
-        power_w, beyond, *members = self._memo.values(features, bound_us, compute).T
-        stacked = np.stack(members)
-        return _Remembered(stacked.mean(axis=0), spread_of(stacked), power_w, beyond)
+        return _Remembered(*self._memo.values(features, bound_us, compute).T)
 
     def _predict_units(self, features: Row, bound_us: NDArray[np.float64]) -> UnitPredictions:
         """The time of each unit over its bound, and its power where a network predicts it."""

@@ -17,24 +17,22 @@ import io
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretell.errors import ModelError
-from foretell.features import COLUMNS
-from foretell.features.encoded import ENCODED_WIDTH, PLAIN, Encoded
-from foretell.features.reuse import MOVED_IN_ALL
-from foretell.predictors.row_memo import Smooth
+from foretell.features.encoded import ENCODED_WIDTH, Encoded
 from foretell.predictors.unit.bins import Bins
 
 KERNEL_LIMITS = (-4.0, 6.0)  # of the logarithm of kernel time over bound
 CLIP_AT = 6.0  # scaled numbers are clipped to this many standard deviations
 _MAX_LOGIT = 30.0
 _TINY = 1e-6
+LEAST_SPREAD = 0.005  # is added before a logarithm is learned: where members agree, how closely does not matter
+_SPREAD = 3  # the output of a distilled network that is the logarithm of its teachers' spread
 _SLICE = 4096  # rows at a time, so that the activations of a member fit into a cache
 _LARGE = 64  # matrices with at least so many rows and columns are stored as int8
 
@@ -57,7 +55,6 @@ class UnitPredictions:
     log_ratio: NDArray[np.float64]
     power_w: NDArray[np.float64] | None
     spread: NDArray[np.float64]
-    members: NDArray[np.float64] | None = None  # (members, units): log(time / bound), where they are still apart
 
     @classmethod
     def mean_of(
@@ -66,17 +63,14 @@ class UnitPredictions:
         """The mean of some members. Times are averaged in logarithms: their errors are ratios."""
         stacked = np.stack(log_ratios)
         power_w = np.mean(powers_w, axis=0) if len(powers_w) else None
-        return cls(stacked.mean(axis=0), power_w, spread_of(stacked), stacked)
+        # one member has no spread
+        spread = stacked.std(axis=0, ddof=1) if len(stacked) > 1 else np.zeros(stacked.shape[1])
+        return cls(stacked.mean(axis=0), power_w, spread)
 
     def of(self, rows: NDArray[np.intp]) -> "UnitPredictions":
         """The predictions of some rows."""
         power_w = None if self.power_w is None else self.power_w[rows]
         return UnitPredictions(self.log_ratio[rows], power_w, self.spread[rows])
-
-
-def spread_of(members: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The standard deviation of each unit over the members; 0 where there is only one."""
-    return members.std(axis=0, ddof=1) if len(members) > 1 else np.zeros(members.shape[1])
 
 
 class UnitNetwork:
@@ -110,26 +104,16 @@ class UnitNetwork:
         """How many codes of operators the embedding has."""
         return int(self.weights["embedding"].shape[1])
 
-    @cached_property
-    def smooth(self) -> Smooth:
-        """How the outputs follow the bytes that a whole run moves, the one column that all units of a network share.
-
-        Its kinks are the ends of its bins, and where a scaled number is clipped.
-        """
-        column = PLAIN.index(MOVED_IN_ALL)
-        own = np.flatnonzero(self.bins.columns == column)
-        lows, widths = self.bins.lows[own].astype(np.float64), self.bins.widths[own].astype(np.float64)
-        kinks = [lows, lows + widths]
-        for sign in (-1.0, 1.0):
-            clipped = (self.middle + sign * CLIP_AT * self.spread).astype(np.float64)
-            through = clipped[ENCODED_WIDTH + own]
-            kinks += [clipped[column : column + 1], (lows + widths * through)[(through > 0.0) & (through < 1.0)]]
-        return Smooth.along(COLUMNS.index(MOVED_IN_ALL), np.concatenate(kinks))
+    @property
+    def is_distilled(self) -> bool:
+        """Whether it is one network that learned from several, and says itself how far they are apart."""
+        return bool(self.weights["leave"].shape[-1] > _SPREAD)
 
     def predict(self, units: Encoded, bound_us: NDArray[np.float64]) -> UnitPredictions:
         """The time of every unit over its bound, and its power."""
         log_ratios = np.zeros((self.members, len(units)))
         powers_w = np.zeros((self.members if self.most_w is not None else 0, len(units)))
+        spreads = np.zeros(len(units))
         for start in range(0, len(units), _SLICE):
             part = slice(start, start + _SLICE)
             numbers = scaled(self.bins.with_positions(units.numbers[part]), self.middle, self.spread)
@@ -143,11 +127,19 @@ class UnitNetwork:
                 if self.most_w is not None:
                     clipped = np.clip(outputs[:, 2], -_MAX_LOGIT, _MAX_LOGIT)
                     powers_w[member, part] = self.most_w / (1.0 + np.exp(-clipped))
-        return UnitPredictions.mean_of(list(log_ratios), list(powers_w))
+                if self.is_distilled:
+                    spreads[part] = np.maximum(np.exp(np.minimum(outputs[:, _SPREAD], 1.0)) - LEAST_SPREAD, 0.0)
+        predictions = UnitPredictions.mean_of(list(log_ratios), list(powers_w))
+        return replace(predictions, spread=spreads) if self.is_distilled else predictions
 
     def forward(self, member: int, numbers: NDArray[np.float32], codes: NDArray[np.int64]) -> NDArray[np.float32]:
         """The outputs of one member for scaled numbers with their bins."""
         own = {name: array[member] for name, array in self.weights.items()}
+        # exp overflows to infinity for very negative values, and x / infinity is the right limit of SiLU, 0
+        with np.errstate(over="ignore"):
+            return self._outputs(own, numbers, codes)
+
+    def _outputs(self, own: Weights, numbers: NDArray[np.float32], codes: NDArray[np.int64]) -> NDArray[np.float32]:
         state = numbers @ own["enter"] + own["embedding"][codes] @ own["enter_code"] + own["enter_bias"]
         for block in range(self.blocks):
             inner = _silu(_normed(state) * own[f"scale{block}"] @ own[f"up{block}"] + own[f"up_bias{block}"])
@@ -201,14 +193,17 @@ def scaled(
     numbers: NDArray[np.float32], middle: NDArray[np.float32], spread: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Standardised numbers, clipped so that an outlier does not take over."""
-    return np.asarray(np.clip((numbers - middle) / spread, -CLIP_AT, CLIP_AT), np.float32)
+    found = np.asarray(numbers - middle, np.float32)
+    found /= spread
+    return np.clip(found, -CLIP_AT, CLIP_AT, out=found)
 
 
-def _silu(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    # exp overflows to infinity for very negative values, and x / infinity is the right limit, 0
-    with np.errstate(over="ignore"):
-        return np.asarray(values / (1.0 + np.exp(-values)), np.float32)
+def _silu(values: NDArray[Any]) -> NDArray[np.float32]:
+    found = np.exp(-values)
+    found += 1.0
+    return np.asarray(np.divide(values, found, out=found), np.float32)
 
 
 def _normed(state: NDArray[np.float32]) -> NDArray[np.float32]:
-    return np.asarray(state / np.sqrt((state * state).mean(axis=-1, keepdims=True) + np.float32(_TINY)))
+    squares = np.add.reduce(state * state, axis=-1, keepdims=True) / np.float32(state.shape[-1])
+    return np.asarray(state / np.sqrt(squares + np.float32(_TINY)))

@@ -8,7 +8,7 @@ words: which parts of the workload are unlike anything measured, and how much of
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +39,7 @@ from foretell.units import per_second, seconds_from_ms
 
 _NEW_SHARE = 0.05  # of the time in new units: below it no warning is due
 _NAMED_PARTS = 3
+_MAX_LISTS = 256  # of operators whose numbers are kept
 _PHASE = COLUMNS.index("phase")
 _HALVES = ("fp16", "bf16")
 _FORWARD = tuple(mode for mode in MODES if mode != "training")
@@ -288,10 +289,8 @@ def _new_parts(reach: Reach, units: DistinctUnits, spent_us: NDArray[np.float64]
 
 def operator_shares(units: Units, unit_us: NDArray[np.float64], latency_ms: float) -> tuple[OperatorShare, ...]:
     """The predicted time by operator, longest first; units are scaled so that they add up to the latency."""
-    numbers: dict[tuple[str, bool], int] = {}
-    pairs = zip(units.operators, map("backward".__eq__, units.phases), strict=True)
-    of_unit = [numbers.setdefault(pair, len(numbers)) for pair in pairs]
-    row, count = np.array(of_unit, np.intp), len(numbers)
+    row, names = _operators(units.operators, units.phases)
+    count = len(names)
     compute, memory = np.exp2(units.features[:, _TIMES]).T
     # a bound is max(compute, memory) + launches: what is left is the launches
     launch_us = units.bound_us - np.maximum(compute, memory)
@@ -306,10 +305,16 @@ def operator_shares(units: Units, unit_us: NDArray[np.float64], latency_ms: floa
     shares = (np.bincount(row, unit_us, count) / unit_us.sum()).tolist()
     counts = np.bincount(row, minlength=count).tolist()
     rows = [
-        OperatorShare(
-            f"{operator} (backward)" if is_backward else operator,
-            counts[number], latency_ms * shares[number], shares[number], BOUNDS[limits[number]],
-        )
-        for (operator, is_backward), number in numbers.items()
-    ]  # fmt: skip
+        OperatorShare(name, counts[number], latency_ms * shares[number], shares[number], BOUNDS[limits[number]])
+        for number, name in enumerate(names)
+    ]
     return tuple(sorted(rows, key=lambda share: -share.latency_ms))
+
+
+@lru_cache(_MAX_LISTS)
+def _operators(operators: tuple[str, ...], phases: tuple[str, ...]) -> tuple[NDArray[np.intp], list[str]]:
+    """For each unit the number of its operator in a breakdown, and the name of each operator there."""
+    numbers: dict[tuple[str, bool], int] = {}
+    pairs = zip(operators, map("backward".__eq__, phases), strict=True)
+    of_unit = np.array([numbers.setdefault(pair, len(numbers)) for pair in pairs], np.intp)
+    return of_unit, [f"{operator} (backward)" if is_backward else operator for operator, is_backward in numbers]

@@ -38,7 +38,7 @@ SIZES: Mapping[str, str] = MappingProxyType(
 _SIZE_COLUMNS = [_AT[name] for name in SIZES]
 _IS_COUNT = np.array([not name.startswith("log_") for name in SIZES])
 # kernels for images and for volumes differ: the ranges of these kinds are kept by rank
-_BY_RANK = tuple(KINDS.index(kind) for kind in ("contraction", "normalisation", "pooling"))
+_IS_BY_RANK = np.array([kind in ("contraction", "normalisation", "pooling") for kind in KINDS])
 _MARGIN = 0.5  # octaves beyond a range that still count as measured
 _UNSEEN = 8.0  # octaves that an operator counts which was never measured in this phase and dtype
 _MOST = 8.0
@@ -139,7 +139,7 @@ class Reach:
 
 def _keys(features: Rows) -> NDArray[np.int16]:
     columns = [features[:, _AT[name]] for name in ("operator", "phase", "dtype", "input_rank")]
-    columns[3] = np.where(np.isin(features[:, _AT["kind"]], _BY_RANK), columns[3], 0)
+    columns[3] = np.where(_IS_BY_RANK[features[:, _AT["kind"]].astype(np.intp)], columns[3], 0)
     return np.stack(columns, axis=1).astype(np.int16)
 
 

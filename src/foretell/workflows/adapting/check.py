@@ -32,6 +32,7 @@ from foretell.workflows.workload import own_predictor_path
 _FEWEST_FOR_RUNS = 10
 _SIGNIFICANT = 2.576  # standard deviations: once in a hundred times by chance
 _NINE_IN_TEN = 1.645
+_MOSTLY = 0.5  # of the measurements: if no more lie in their intervals, a few of them do not show that all is well
 _SMALL = 0.05  # a shift below it is not worth measuring again
 
 
@@ -54,7 +55,8 @@ class Drift(Readable):
 
     def heading(self) -> str:
         """The verdict."""
-        return f"{self.device}: {'measure again' if self.measure_again else 'no drift'}"
+        shown = "no drift" if self.interval_share > _MOSTLY else "no drift shown"
+        return f"{self.device}: {'measure again' if self.measure_again else shown}"
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """The figures and the reason."""
@@ -125,8 +127,15 @@ def check(
     )  # fmt: skip
     return Drift(
         target.id, str(path), len(off), math.exp(shift), inside, score, bool(reasons),
-        "; ".join(reasons) or "what differs is within what was expected", rows,
+        "; ".join(reasons) or _without_drift(inside, len(off)), rows,
     )  # fmt: skip
+
+
+def _without_drift(inside: float, number: int) -> str:
+    if inside > _MOSTLY:
+        return "what differs is within what was expected"
+    many = "1 measurement lies" if number == 1 else f"{round((1 - inside) * number)} of {number} measurements lie"
+    return f"{many} outside of the interval, which is too little to tell: measure a few more models and check again"
 
 
 def runs_score(values: Values) -> float | None:

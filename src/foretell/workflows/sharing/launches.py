@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from foretell.devices import Device
 from foretell.errors import InputError
 from foretell.records import Estimate, Workload
+from foretell.units import seconds_from_ms, us
 from foretell.workflows.workload import choose_predictor
 
 if TYPE_CHECKING:
@@ -21,9 +22,16 @@ def measured_model(device: Device) -> "SharingModel | None":
 
 
 def describe_launches(
-    model: "SharingModel", workload: Workload, percentage: float | None = None, predictor: str | None = None
+    model: "SharingModel",
+    workload: Workload,
+    percentage: float | None = None,
+    predictor: str | None = None,
+    measured_ms: float | None = None,
 ) -> "Job":
-    """The launches of a workload on the whole device; ``percentage`` is its limit of the SMs under MPS."""
+    """The launches of a workload on the whole device; ``percentage`` is its limit of the SMs under MPS.
+
+    Where its latency alone was measured, all its units are as much longer or shorter as their sum is off.
+    """
     from foretell.features import extract_units
     from foretell.features.pooled import DistinctUnits
     from foretell.predictors.slices.model import UnitTimePredictor
@@ -36,6 +44,8 @@ def describe_launches(
     if not len(units):
         raise InputError(f"{workload.graph.name} computes nothing, so nothing can be shared.")
     times_us = selected.unit_times_us(whole, units)
+    if measured_ms is not None:
+        times_us = times_us * (us(seconds_from_ms(measured_ms)) / float(times_us @ units.counts))
     return model.job(units.features, units.counts, times_us, (percentage or 100) / 100)
 
 

@@ -23,6 +23,7 @@ METHODS = (MPS, TIME_SLICING, CORES)
 COUNTS = (2, 3)
 _MEASURED_ON = "h200"  # other GPUs are predicted as if they shared like this one
 _OTHER_DEVICE_WIDTH = 0.3  # log slowdown: sharing was not measured on other devices, so their intervals are wider
+_USUAL_RATIO = 1.5  # a measured latency that is so many times the predicted one, or a part of it, is told
 _SATURATED = "Each job is taken to run without a pause; one that waits for requests disturbs less."
 
 
@@ -126,6 +127,7 @@ def share(
     dtypes: str | Sequence[str] = "fp32",
     modes: str | Sequence[str] = "inference",
     limits_ms: float | Sequence[float] | None = None,
+    measured_ms: Sequence[float | None] | None = None,
     percentages: float | Sequence[float] | None = None,
     input_shapes: InputShape | Sequence[InputShape] = None,
     optimizer: str | None = None,
@@ -148,6 +150,8 @@ def share(
         dtypes: fp32, tf32, fp16, bf16, …
         modes: inference, training, prefill or decode.
         limits_ms: The longest latency that each model may have.
+        measured_ms: The latency of each model alone on the whole device, where you measured it (without gaps between
+            runs, and without MPS); None where not. It replaces the predicted one, and scales what others feel of it.
         percentages: ``CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`` of each model, under MPS.
         input_shapes: Shape of the input without the batch; a list with one of them for each model.
         optimizer: sgd (momentum) or adamw, for the models in training.
@@ -174,6 +178,7 @@ def share(
         raise InputError("Percentages are limits of MPS: leave them out, or use the method mps.")
     sizes, numbers = for_each(batch_sizes, count, "batch sizes"), for_each(dtypes, count, "dtypes")
     limits = [_check_limit(limit) for limit in for_each(limits_ms, count, "limits")]
+    known_ms = _check_measured(measured_ms, count)
     parts = [_check_percentage(part) for part in for_each(percentages, count, "percentages")]
     shapes = _shapes_of(input_shapes, count)
     configurations = [
@@ -199,14 +204,23 @@ def share(
     ]  # fmt: skip
     alone = [choose_predictor(predictor, workload.target).predict(workload) for workload in workloads]
     whole = [_on_whole_device(predictor, *pair) for pair in zip(workloads, alone, strict=True)]
+    warnings = list(dict.fromkeys(warning for prediction in alone for warning in prediction.warnings))
+    warnings += [
+        f"{prediction.model} was measured at {known:.4g} ms and predicted at {told.value:.4g}: do they mean the same?"
+        for prediction, told, known in zip(alone, whole, known_ms, strict=True)
+        if known is not None and not 1 / _USUAL_RATIO <= known / told.value <= _USUAL_RATIO
+    ]
     jobs = [
         SharedJob(
             prediction.model, configuration.batch_size, configuration.dtype, configuration.mode,
-            _latency(prediction), percentage=part, limit_ms=limit, device_memory_mib=prediction.device_memory_mib,
+            _as_measured(_latency(prediction), told, known, part), percentage=part, limit_ms=limit,
+            device_memory_mib=prediction.device_memory_mib,
         )
-        for prediction, configuration, part, limit in zip(alone, configurations, parts, limits, strict=True)
+        for prediction, configuration, part, limit, told, known in zip(
+            alone, configurations, parts, limits, whole, known_ms, strict=True
+        )
     ]  # fmt: skip
-    warnings = list(dict.fromkeys(warning for prediction in alone for warning in prediction.warnings))
+    whole = [_as_measured(told, told, known, None) for told, known in zip(whole, known_ms, strict=True)]
     memory, capacity_mib = _memory(alone), place.memory_mib or mib(bytes_from_gib(place.memory_gib))
     if memory is not None and memory.value > capacity_mib:
         warnings.append(
@@ -222,7 +236,8 @@ def share(
         warnings.append("Each has one thread, and they share two cores; two threads of one core share more.")
     else:
         members = [
-            describe_launches(model, workload, part, predictor) for workload, part in zip(workloads, parts, strict=True)
+            describe_launches(model, workload, part, predictor, known)
+            for workload, part, known in zip(workloads, parts, known_ms, strict=True)
         ]
         if method == MPS:
             jobs = [_under_mps(job, member.mps_ms) for job, member in zip(jobs, members, strict=True)]
@@ -257,6 +272,29 @@ def _check_limit(limit_ms: float | None) -> float | None:
     if limit_ms is not None and not (isinstance(limit_ms, (int, float)) and 0 < limit_ms < math.inf):
         raise InputError(f"The limit is {limit_ms} ms; it must be a positive number.")
     return limit_ms
+
+
+def _check_measured(measured_ms: Sequence[float | None] | None, count: int) -> list[float | None]:
+    """A measured latency for each model, or None; one for all would be wrong for all but one of them."""
+    if measured_ms is None:
+        return [None] * count
+    if not isinstance(measured_ms, (list, tuple)) or len(measured_ms) != count:
+        raise InputError(f"Give a measured latency for each of the {count} models; - or None for one that has none.")
+    for time_ms in measured_ms:
+        if time_ms is not None and not (isinstance(time_ms, (int, float)) and 0 < time_ms < math.inf):
+            raise InputError(f"The measured latency is {time_ms} ms; it must be a positive number.")
+    return list(measured_ms)
+
+
+def _as_measured(
+    alone_ms: Estimate, whole_ms: Estimate, measured_ms: float | None, percentage: float | None
+) -> Estimate:
+    """The latency alone, where that on the whole device was measured: a limit of the SMs keeps its predicted ratio."""
+    if measured_ms is None:
+        return alone_ms
+    if percentage is None or percentage == 100:
+        return Estimate(measured_ms, measured_ms, measured_ms)
+    return alone_ms.scaled(measured_ms / whole_ms.value)
 
 
 def _check_percentage(percentage: float | None) -> float | None:

@@ -1,0 +1,1 @@
+"""Lab: distil: one small network learns what the networks of several fits say of units together."""
