@@ -60,9 +60,12 @@ REMADE = (
             f"lab.papers.dippm.report {_SET} {_NARROW}/dippm-arms.npz --name dippm-narrow"), 40),
     Remade("trappm-narrow", "reports/trappm-narrow.md",
            (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.trappm.encoders {_SET} {_TRAPPM} {_ON_CPU} --seeds 1 "
-            "--encoders linear-0-0,relu-0.5,masked --steps 4000 --graphs 6000 --epochs 120 --least-share 1 "
+            "--encoders linear-0-0,relu-0.5,masked --steps 1500 --graphs 1600 --epochs 40 --least-share 1 "
             "--seconds 3000", f"lab.papers.dippm.report {_SET} {_TRAPPM}/trappm-arms.npz --name trappm-narrow",
             f"lab.papers.trappm.embedding {_SET} {_TRAPPM} linear-0-0 --width 64"), 30),
+    Remade("trappm-transfer", None,
+           ("lab.papers.dippm.prepare out/o/cpu-set.npz --store data-cpu --device cpu",
+            f"lab.papers.trappm.transfer {_SET} out/o/cpu-set.npz {_TRAPPM} linear-0-0 --width 64")),
     Remade("rate-finder", None,
            (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.dippm.rate_finder {_SET} --seeds 3"), 4),
     Remade("convolutions", None, ("lab.papers.downscaling.convolutions",), 1),

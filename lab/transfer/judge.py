@@ -177,7 +177,7 @@ def evaluate(
     }  # fmt: skip
     errors = {name: _off(times, measured) for name, times in columns.items()}
     held = coverage(examples, rest)
-    tables = [
+    comparisons = [
         _table("Operators, by device left out", ~network, examples.device, errors, held, rest),
         _table("Networks, by device left out", network, _text(kinds, examples.device), errors, held, rest),
         _table("Operators, by kind and device left out", ~network, _text(kinds, examples.device), errors, held, rest),
@@ -187,10 +187,10 @@ def evaluate(
     if folder is not None:
         card: dict[str, object] = {
             "predictor": "transfer", "devices": sorted(set(examples.device.tolist())),
-            "measurements": len(examples), "left_out": _means(tables[0]),
+            "measurements": len(examples), "left_out": _means(comparisons[0]),
         }  # fmt: skip
         log(f"written: {write_model(known, (whole, unit, far_width), card, folder)}")
-    return tables
+    return comparisons
 
 
 def _means(table: Comparison) -> dict[str, Cell]:

@@ -180,7 +180,7 @@ def _mig_table(groups: Mapping[tuple[str, str, str], Sequence[Fitted]]) -> str:
         small = np.mean([a != b and low < high for (a, b), low, high in zip(pairs, predicted, truth)])
         right = np.mean([a == b for a, b in pairs])
         rows.append([subset, split, str(len(pairs)), f"{100 * right:.1f}", f"{100 * small:.1f}",
-                     f"{100 * (1 - right - small):.1f}"])  # fmt: skip
+                     f"{100 * max(1 - right - small, 0.0):.1f}"])  # fmt: skip
     return _markdown(["set", "split", "workloads", "right %", "too small %", "too large %"], rows)
 
 
