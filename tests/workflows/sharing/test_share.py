@@ -153,7 +153,10 @@ def test_a_device_is_shared_in_its_own_way(options: dict[str, Any], said: str, m
 
 
 def test_mps_adds_to_every_launch() -> None:
-    (job, _), (sliced, _) = (share([tiny_onnx()] * 2, method=method).jobs for method in ("mps", "time-slicing"))
+    under_mps, in_turns = (share([tiny_onnx()] * 2, method=method) for method in ("mps", "time-slicing"))
+    (job, _), (sliced, _) = under_mps.jobs, in_turns.jobs
     added_ms = job.alone_ms.value - sliced.alone_ms.value
     assert 0.0004 < added_ms < 0.05
     assert job.alone_ms.low - sliced.alone_ms.low == pytest.approx(added_ms)
+    assert any("alone under MPS" in text and f"{added_ms:.2g} ms" in text for text in under_mps.warnings)
+    assert not any("under MPS" in text for text in in_turns.warnings)

@@ -241,6 +241,8 @@ def share(
         ]
         if method == MPS:
             jobs = [_under_mps(job, member.mps_ms) for job, member in zip(jobs, members, strict=True)]
+            added = ", ".join(f"{member.mps_ms:.2g}" for member in members)
+            warnings.append(f"Alone means alone under MPS, which makes every launch longer: {added} ms are added here.")
         slowdowns = model.slowdowns(members, method)
     if not is_measured:
         slowdowns = tuple(_widened(slowdown, _OTHER_DEVICE_WIDTH) for slowdown in slowdowns)
