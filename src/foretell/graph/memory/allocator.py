@@ -55,10 +55,9 @@ def rounded(size_bytes: int, step_bytes: int = BLOCK_BYTES) -> int:
 class Tape:
     """The allocations and frees of a run in their order, and the node that each belongs to."""
 
-    __slots__ = ("_plan", "count", "events", "nodes", "starts")
+    __slots__ = ("count", "events", "nodes", "starts")
 
     def __init__(self) -> None:
-        self._plan: _Plan | None = None
         # one integer an event, to keep tapes of long runs small: a size to allocate (0 or more), or ~number (below 0)
         # to free the block of that number
         self.events: list[int] = []
@@ -91,12 +90,6 @@ class Tape:
         position = bisect_right(self.starts, event)
         return self.nodes[position - 1] if position else ""
 
-    def plan(self) -> "_Plan":
-        """What an allocator has to do; it is made once, when the tape is complete."""
-        if self._plan is None:
-            self._plan = _Plan.of(self.events)
-        return self._plan
-
     def peak(self) -> tuple[int, str]:
         """The largest sum of live blocks, each rounded up, and the node that reaches it."""
         live = most = peak_event = 0
@@ -117,7 +110,7 @@ _ALLOCATE, _FREE, _PASS = range(3)
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """The events of a tape for an allocator: small requests are added up between large ones.
 
     A step is what to do, and how much small requests take together at most until the next step. To allocate, a step has
@@ -132,7 +125,7 @@ class _Plan:
     small: "NDArray[np.int64]"  # what small requests take after each event
 
     @classmethod
-    def of(cls, events: Sequence[int]) -> "_Plan":
+    def of(cls, events: Sequence[int]) -> "Plan":
         """The plan for some events."""
         import numpy as np  # commands that predict nothing start without it
 
@@ -276,13 +269,17 @@ class CachingAllocator:
         insort(order, (size, address, block))
 
     def replay(self, tape: Tape) -> tuple[int, str]:
-        """Serve the events of a tape; returns the most that was allocated at a time and the node that reached it.
+        """Serve the events of a tape; returns the most that was allocated at a time and the node that reached it."""
+        most, event = self.serve(Plan.of(tape.events))
+        return most, tape.node_at(event)
+
+    def serve(self, plan: Plan) -> tuple[int, int]:
+        """Do what a plan says; returns the most that was allocated at a time, and the event that reached it.
 
         A small block is always split to what was asked for, wherever it lies. So small requests are only added up, and
         large ones are served.
         """
-        plan, order = tape.plan(), self._large.order
-        steps = plan.steps
+        steps, order = plan.steps, self._large.order
         most, peak_step, is_passing = self.allocated_bytes, -1, False
         if plan.most_before and most + plan.most_before > most:
             most, peak_step = most + plan.most_before, 0
@@ -332,7 +329,7 @@ class CachingAllocator:
             if allocated + most_after > most:
                 most, peak_step, is_passing = allocated + most_after, number_of_step, False
         self.allocated_bytes = allocated + plan.left
-        return most, tape.node_at(plan.event(peak_step, is_passing) if peak_step >= 0 else -1)
+        return most, plan.event(peak_step, is_passing) if peak_step >= 0 else -1
 
     def _passing(self, size_bytes: int) -> int:
         """Allocate a large block and free it at once; returns its size. Splitting and merging undo each other."""

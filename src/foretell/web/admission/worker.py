@@ -43,6 +43,9 @@ def main(memory_mib: float) -> None:
         message, before = json.loads(line), GRAPHS.read
         said = {"replies": replies(message["together"])} if "together" in message else reply(message)
         send({**said, "read": GRAPHS.read - before if _is_remembered(message) else 1})
+        if GRAPHS.read > before:  # a graph that stays, and perhaps a library that was imported for it
+            gc.collect()
+            gc.freeze()
 
 
 def _is_remembered(message: Message) -> bool:
