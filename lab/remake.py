@@ -65,7 +65,8 @@ REMADE = (
             f"lab.papers.trappm.embedding {_SET} {_TRAPPM} linear-0-0 --width 64"), 30),
     Remade("trappm-transfer", None,
            ("lab.papers.dippm.prepare out/o/cpu-set.npz --store data-cpu --device cpu",
-            f"lab.papers.trappm.transfer {_SET} out/o/cpu-set.npz {_TRAPPM} linear-0-0 --width 64 --epochs 30 --seeds 1"), 2),
+            f"lab.papers.trappm.transfer {_SET} out/o/cpu-set.npz {_TRAPPM} linear-0-0 --width 64 --epochs 30 "
+            "--seeds 1"), 2),
     Remade("rate-finder", None,
            (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.dippm.rate_finder {_SET} --seeds 3"), 4),
     Remade("convolutions", None, ("lab.papers.downscaling.convolutions",), 1),
