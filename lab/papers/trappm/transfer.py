@@ -68,8 +68,8 @@ def main() -> None:
     found = [judge(first, second, recipe, options.out, options.encoder, seed) for seed in range(options.seeds)]
     for arm in ARMS:
         error, root = np.mean([errors[arm] for errors in found], axis=0)
-        spread = np.std([errors[arm][0] for errors in found], ddof=1) if len(found) > 1 else 0.0
-        sys.stdout.write(f"{arm}: {100 * error:.1f} ± {100 * spread:.1f} %, RMSE {root:.3g} ms\n")
+        spread = f" ± {100 * np.std([errors[arm][0] for errors in found], ddof=1):.1f}" if len(found) > 1 else ""
+        sys.stdout.write(f"{arm}: {100 * error:.1f}{spread} %, RMSE {root:.3g} ms\n")
 
 
 if __name__ == "__main__":
