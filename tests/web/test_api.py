@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from foretell.testing import tiny_onnx
 from foretell.web.api import make_app
 from foretell.web.settings import Settings
 
@@ -136,11 +137,13 @@ def test_a_worker_that_is_killed_while_it_answers_is_not_noticed(
 
 @pytest.mark.parametrize("place", ["tempfile.SpooledTemporaryFile.write", "foretell.web.admission.uploads._copy"])
 def test_a_full_disk_is_503_and_the_server_goes_on(
-    client: TestClient, left_files: None, onnx_bytes: bytes, monkeypatch: pytest.MonkeyPatch, place: str
+    client: TestClient, left_files: None, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    # a content that nobody has uploaded: of one that lies on the disk already, nothing would be written
+    onnx_bytes = tiny_onnx(size=40 + len(place)).SerializeToString()
     with monkeypatch.context() as patch:
         patch.setattr(place, fail)
         for path, field in (("/api/predict", "model"), ("/api/uploads", "file")):

@@ -66,7 +66,7 @@ def limited_share(power_w: float, limit_w: float, rated_w: float) -> float:
     ``rated_w`` is the maker's limit.
 
     >>> [round(limited_share(400, watts, 450), 2) for watts in (450, 300, 225)]
-    [1.0, 0.89, 0.76]
+    [1.0, 0.9, 0.76]
     """
     if power_w <= limit_w:
         return 1.0
