@@ -44,11 +44,11 @@ OLD = ("convolution", "rows")  # classes that differ on GPUs older than Ampere
 _NAMES = (*MEMORIES, "cached", "tensor", "vector", *CLASSES, *(f"old {name}" for name in OLD))
 # how strongly each number stays at its start; element-wise operators have told the shares of the bandwidth already
 _FIXED, _HELD = 30.0, 9.0
-_HOLDS = np.array([_FIXED] * len(MEMORIES) + [0.5, 2.0, 2.0] + [0.4] * (len(CLASSES) + len(OLD)))
+_HOLDS = np.array([_FIXED] * len(MEMORIES) + [0.5, 2.0, 2.0] + [1.0] * (len(CLASSES) + len(OLD)))
 _HOLDS[_NAMES.index("elementwise")] = _FIXED
 _WEIGHT = 3.0  # of all measurements of an operator on a device together
 _DELTA, _STEP, _STEPS = 0.1, 1e-3, 8
-_ENOUGH = 25  # measurements of an operator on a device that are fitted to
+_ENOUGH = 60  # measurements of an operator on a device that are fitted to
 # of shapes
 _RIDGE, _LEVEL_RIDGE, _FARTHEST, _TRUSTED = 0.05, 0.3, 1.0, 0.15
 _SHAPE_ROUNDS, _TRUST_ROUNDS = 3, 6

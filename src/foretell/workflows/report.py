@@ -93,7 +93,7 @@ def gather(
     >>> from foretell.testing import tiny_onnx
     >>> report = gather(tiny_onnx(), device="a100", devices=["a100", "t4"])
     >>> [row.name for row in report.devices], report.advice.rows[0].place
-    (['NVIDIA A100-SXM4-40GB', 'Tesla T4'], 't4')
+    (['NVIDIA A100-SXM4-40GB', 'Tesla T4'], 'a100-sxm-40gb')
     """
     place = device_of(device)
     compared = _compared(place, devices)

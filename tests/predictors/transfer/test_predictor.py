@@ -17,6 +17,8 @@ from foretell.predictors.transfer import TransferPredictor, predictor
 from foretell.predictors.transfer.model import shipped_numbers
 from foretell.predictors.unit.predictor import shipped
 from foretell.records import Target, Workload
+from foretell.testing import tiny_onnx
+from foretell.workflows.workload import load_graph
 from small.small_samples import blocks
 
 H200, A100 = find_device("h200"), find_device("a100")
@@ -219,3 +221,14 @@ def test_a_graph_without_units_is_answered_among_others() -> None:
     known = workload()
     first, second = TransferPredictor().predict_many([empty, known])
     assert (first.predictor, second.predictor) == ("roofline", "transfer")
+
+
+def test_a_small_convolution_is_not_faster_on_an_old_gpu() -> None:
+    graph = load_graph(tiny_onnx(), batch_size=1)
+    times = [
+        TransferPredictor().predict(Workload(graph, Target(find_device(name)))).latency_ms
+        for name in ("p4", "t4", "p100", "v100-pcie-32gb")
+    ]
+    newest = find_predictor(None, "h200").predict(Workload(graph, Target(find_device("h200")))).latency_ms
+    assert newest is not None
+    assert all(time is not None and time.value >= newest.value for time in times)

@@ -196,12 +196,14 @@ class TransferModel:
         )
         by_class = np.where(from_peaks, 0.0, factors * spread(places.older) + old_factors * spread(places.oldest))
         correction = np.exp(by_class + shaped)
+        # peaks say nothing about a unit that is nearly all launch: it takes as many cycles as where it was measured
+        least_us = np.where(from_peaks, work.source_us * spread(places.clock), 0.0)
 
         def at(share: Values) -> Values:
             # starts keep the boost clock, so that a part of a device, which is throttled less, is never faster
             slowed = spread(share)
             peak_us = np.maximum(compute_us / BEST_COMPUTE / slowed, memory_us)
-            return (peak_us + starting_us + cycles_us / slowed) * correction
+            return np.maximum((peak_us + starting_us + cycles_us / slowed) * correction, least_us)
 
         def load_at(share: Values) -> Values:
             busy = np.add.reduceat(demand * compute_us * work.count, work.first)
