@@ -279,56 +279,22 @@ class CachingAllocator:
         A small block is always split to what was asked for, wherever it lies. So small requests are only added up, and
         large ones are served.
         """
-        steps, order = plan.steps, self._large.order
         most, peak_step, is_passing = self.allocated_bytes, -1, False
         if plan.most_before and most + plan.most_before > most:
             most, peak_step = most + plan.most_before, 0
         blocks: dict[int, Block] = {}
-        allocated = self.allocated_bytes
-        # `allocate` and `free` are written out here: most of the time of a long tape goes into them
-        for number_of_step, (what, value, number, most_after) in enumerate(steps, 1):
+        for number_of_step, (what, value, number, most_after) in enumerate(plan.steps, 1):
             if what == _ALLOCATE:
-                position = bisect_left(order, (value,))
-                if position < len(order):
-                    block = order.pop(position)[2]
-                    block.free = False
-                else:
-                    block = self._segment(value, self._large)
-                left = block.size - value
-                if left >= LEAST_LARGE_REST:
-                    address, after = block.address + value, block.after
-                    remainder = Block(address, left, self._large, block, after)
-                    if after is not None:
-                        after.before = remainder
-                    block.after, block.size = remainder, value
-                    remainder.free = True
-                    insort(order, (left, address, remainder))
-                blocks[number] = block
-                allocated += block.size
+                blocks[number] = self.allocate(value)
             elif what == _FREE:
-                block = blocks.pop(number)
-                size, address = block.size, block.address
-                allocated -= size
-                before, after = block.before, block.after
-                if before is not None and before.free:
-                    del order[bisect_left(order, (before.size, before.address))]
-                    address, size, block.before = before.address, size + before.size, before.before
-                    if block.before is not None:
-                        block.before.after = block
-                if after is not None and after.free:
-                    del order[bisect_left(order, (after.size, after.address))]
-                    size, block.after = size + after.size, after.after
-                    if block.after is not None:
-                        block.after.before = block
-                block.size, block.address, block.free = size, address, True
-                insort(order, (size, address, block))
+                self.free(blocks.pop(number))
             else:
-                reached = allocated + value + self._passing(number)
+                reached = self.allocated_bytes + value + self._passing(number)
                 if reached > most:
                     most, peak_step, is_passing = reached, number_of_step, True
-            if allocated + most_after > most:
-                most, peak_step, is_passing = allocated + most_after, number_of_step, False
-        self.allocated_bytes = allocated + plan.left
+            if self.allocated_bytes + most_after > most:
+                most, peak_step, is_passing = self.allocated_bytes + most_after, number_of_step, False
+        self.allocated_bytes += plan.left
         return most, plan.event(peak_step, is_passing) if peak_step >= 0 else -1
 
     def _passing(self, size_bytes: int) -> int:
