@@ -131,7 +131,7 @@ def main() -> None:
         sys.stdout.write(f"{name}: {share:.1f} % have their family nearest; two components have {100 * two:.0f} %\n")
     if options.svg:
         plane, two = components(points[options.encoder])
-        title = f"{options.encoder}: two components, {100 * two:.0f} % of the variance"
+        title = f"TraPPM's embedding of ten families: two principal components, {100 * two:.0f} % of the variance"
         write_whole(options.svg, picture(plane, families, title).encode())
 
 
