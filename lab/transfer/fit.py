@@ -49,6 +49,7 @@ _HOLDS[_NAMES.index("elementwise")] = _FIXED
 _WEIGHT = 3.0  # of all measurements of an operator on a device together
 _DELTA, _STEP, _STEPS = 0.1, 1e-3, 8
 _ENOUGH = 60  # measurements of an operator on a device that are fitted to
+_LEAST_SHAPED = 25  # measurements of a kind of `SHAPED`, without which it has no shape
 # of shapes
 _RIDGE, _LEVEL_RIDGE, _FARTHEST, _TRUSTED = 0.05, 0.3, 1.0, 0.15
 _SHAPE_ROUNDS, _TRUST_ROUNDS = 3, 6
@@ -140,7 +141,7 @@ def _shape(name: str, model: TransferModel, operators: Examples) -> Shape | None
     work, places = work_of(operators), places_of(list(operators.device))
     from_peaks = SHAPED[name].from_peaks
     chosen = work.is_shaped(name) & ((places.oldest if from_peaks else places.older) > 0)
-    if chosen.sum() < _ENOUGH:
+    if chosen.sum() < _LEAST_SHAPED:
         return None
     some, devices = operators.at(chosen), operators.device[chosen]
     sizes = sizes_of(name, work.features[chosen], work.source_us[chosen])
