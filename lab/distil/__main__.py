@@ -6,6 +6,7 @@ trees, its reach and its quantiles stay. ``--minutes`` is the time of one core; 
 """
 
 import argparse
+import hashlib
 import io
 import json
 import zipfile
@@ -18,8 +19,8 @@ from foretell.features.encoded import encode
 from foretell.files import write_whole
 from foretell.predictors.unit.model import NETWORK, write
 from foretell.predictors.unit.network import UnitNetwork
-from lab.distil.fit import Fit, ask, distil, started
-from lab.distil.rows import SPACE, collect
+from lab.distil.fit import Answers, Fit, ask, distil, started
+from lab.distil.rows import SPACE, Rows, collect
 
 _HELD_OUT = 25  # one in so many architectures only judges
 
@@ -35,23 +36,37 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=0, help="of a network from random weights [that of a member]")
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=15.0)
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--bf16", action="store_true", help="products in bf16")
     parser.add_argument("--rate", type=float, default=7e-4)
     options = parser.parse_args()
     parts = [_parts(file) for file in options.files]
     newest, *older = [UnitNetwork.load(own[f"{NETWORK}.npz"]) for own in parts]
-    rows = collect(options.store, options.device, options.cache, more=2, networks=300)
-    answers = ask(rows, newest, older)
+    rows, answers = _taught(options, newest, older)
     order = np.random.default_rng(0).permutation(len(rows.names))
     held_out = np.isin(rows.architecture, order[: len(order) // _HELD_OUT])
     held_out &= rows.names[rows.architecture] != SPACE
     start = None if options.width else started(newest, 0)
-    fit = Fit(options.width or newest.weights["leave"].shape[1], options.blocks, options.minutes, rate=options.rate)
+    width = options.width or newest.weights["leave"].shape[1]
+    fit = Fit(width, options.blocks, options.minutes, options.epochs, options.batch, options.rate, bf16=options.bf16)
     student = UnitNetwork.load(distil(rows, answers, newest, held_out, fit, start, click.echo).to_bytes())
     told = student.predict(encode(rows.features[held_out]), rows.bound_us[held_out])
     away = np.abs(told.log_ratio - answers.log_ratio[held_out])
     within = np.quantile(away, 0.99)
     click.echo(f"as stored: {away.mean():.4f} from the teachers in log(time), 99 in 100 within {within:.3f}")
     _write(parts[0], student, options.out, [file.name for file in options.files])
+
+
+def _taught(options: argparse.Namespace, newest: UnitNetwork, older: list[UnitNetwork]) -> tuple[Rows, Answers]:
+    """The rows and what the teachers say of them, kept in the cache by the teachers' files: both take minutes."""
+    key = hashlib.sha256(b"".join(file.read_bytes() for file in options.files)).hexdigest()[:16]
+    rows_file, answers_file = (options.cache / f"distil-{key}-{name}.npz" for name in ("rows", "answers"))
+    if not answers_file.exists():
+        rows = collect(options.store, options.device, options.cache, more=2, networks=300)
+        rows.save(rows_file)
+        ask(rows, newest, older).save(answers_file)
+    return Rows.load(rows_file), Answers.load(answers_file)
 
 
 def _parts(file: Path) -> dict[str, bytes]:

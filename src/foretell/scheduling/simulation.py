@@ -36,7 +36,13 @@ OnDone = Callable[[Run], Iterable[Job]]
 
 
 def simulate(
-    jobs: Iterable[Job], cluster: Cluster, policy: Policy, slowdowns: Slowdowns, on_done: OnDone | None = None
+    jobs: Iterable[Job],
+    cluster: Cluster,
+    policy: Policy,
+    slowdowns: Slowdowns,
+    on_done: OnDone | None = None,
+    *,
+    longest_first: bool = False,
 ) -> Totals:
     """Run all jobs, in the order of their arrival, and return the sums.
 
@@ -46,14 +52,23 @@ def simulate(
         policy: Decides where and when a job starts, with the slowdowns that it knows.
         slowdowns: The true ones, with which time advances.
         on_done: Gets the run of every job.
+        longest_first: Of equal jobs that wait, the one with most work starts first, not the oldest.
     """
-    return Simulation(cluster, policy, slowdowns, on_done).run(jobs)
+    return Simulation(cluster, policy, slowdowns, on_done, longest_first=longest_first).run(jobs)
 
 
 class Simulation:
     """One run of a cluster."""
 
-    def __init__(self, cluster: Cluster, policy: Policy, slowdowns: Slowdowns, on_done: OnDone | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        policy: Policy,
+        slowdowns: Slowdowns,
+        on_done: OnDone | None = None,
+        *,
+        longest_first: bool = False,
+    ) -> None:
         self.states = [PlaceState(place) for place in cluster.places]
         self.totals = Totals(cluster.gpus)
         self._wholes = Counter(place.kind.name for place in cluster.places if place.kind.slice is None)
@@ -61,7 +76,7 @@ class Simulation:
         self._policy = policy
         self._slowdowns = remembered(slowdowns)
         self._on_done = on_done
-        self._waiting = Waiting(OVERTAKEN_PER_PLACE * len(cluster.places))
+        self._waiting = Waiting(OVERTAKEN_PER_PLACE * len(cluster.places), longest_first=longest_first)
         self._idle: dict[str, dict[int, None]] = {name: {} for name in self._kinds}  # sets that keep their order
         for state in self.states:
             self._idle[state.kind.name][state.number] = None
@@ -182,7 +197,7 @@ class Simulation:
 
     def _start_gangs(self) -> None:
         """Start the gangs that wait and have enough idle GPUs, the oldest first."""
-        for _, profile in sorted((head for head in self._waiting.heads() if head[1].gpus > 1), key=_number):
+        for _, profile in sorted((head for head in self._waiting.heads() if head[1].gpus > 1), key=_rank):
             while profile in self._waiting and (states := self._idle_gpus(profile)):
                 self._start(states, self._waiting.take(profile))
 
@@ -249,7 +264,7 @@ def check_gpus(profile: Profile, wholes: Mapping[str, int]) -> None:
         )
 
 
-def _number(head: Head) -> int:
+def _rank(head: Head) -> float:
     return head[0]
 
 

@@ -117,6 +117,14 @@ def test_a_job_that_fits_nowhere_says_how_much_it_needs(pack) -> None:
         pack(LARGE.replace("100000", "200000"))
 
 
+def test_the_longest_job_first_ends_sooner(pack) -> None:
+    jobs = SMALL + "count = 4\n" + SMALL.replace('"small"', '"long"').replace("steps = 1000", "steps = 4000")
+    by_arrival, by_length = (pack(jobs, policy="exclusive", order=order) for order in ("arrival", "longest"))
+    assert by_length.totals.makespan_s < by_arrival.totals.makespan_s
+    with pytest.raises(InputError, match="Unknown order 'longst'. Did you mean 'longest'"):
+        pack(jobs, order="longst")
+
+
 def test_a_bad_policy_and_a_bad_option_come_before_any_model_is_read(pack) -> None:
     absent = '[[job]]\nname = "a"\nmodel = "absent.onnx"\nsteps = 1\n'
     with pytest.raises(UnknownNameError, match="Did you mean 'slots'"):

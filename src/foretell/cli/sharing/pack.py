@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 @click.option(
     "--policy", default="slowdown", help="slowdown, exclusive, slots, utilisation, occupancy or oracle (measured)."
 )
+@click.option(
+    "--order", default="arrival", help="Which job that waits goes first: arrival, or longest (an earlier end)."
+)
 @click.option("--kubernetes", type=options.PATH, metavar="FOLDER", help="Write manifests for Kubernetes.")
 @click.option("--ray", type=options.OutputFile(), metavar="FILE", help="Write placement groups for Ray, as JSON.")
 @click.option(
@@ -38,6 +41,7 @@ def run(
     jobs: Path,
     cluster: Path,
     policy: str,
+    order: str,
     kubernetes: Path | None,
     ray: Path | None,
     report: Path | None,
@@ -55,6 +59,7 @@ def run(
             jobs,
             cluster=cluster,
             policy=policy,
+            order=order,
             trust=trust,
             use_cache=not no_cache,
             memory_limit_gib=memory_limit_gib,

@@ -9,6 +9,7 @@ from typing import Any
 
 from foretell.errors import InputError
 from foretell.readable import Readable
+from foretell.registry import did_you_mean
 from foretell.scheduling.cluster import Cluster
 from foretell.scheduling.inputs.cluster_file import read_cluster
 from foretell.scheduling.inputs.job_file import Arrivals, JobFile, JobSpec, read_jobs
@@ -23,6 +24,7 @@ from foretell.workflows.sharing.demands import named, read_profiles
 from foretell.workflows.sharing.group_slowdowns import GroupSlowdowns
 
 MOST_RUNS = 10_000
+ORDERS = ("arrival", "longest")
 SUMS = 6  # of the lines of a packing
 _MAX_LINES = 8
 _RULE = (
@@ -118,6 +120,7 @@ def pack(
     *,
     cluster: Path | str,
     policy: str = "slowdown",
+    order: str = "arrival",
     trust: bool = False,
     use_cache: bool = True,
     memory_limit_gib: float | None = None,
@@ -130,6 +133,8 @@ def pack(
         cluster: A TOML file with tables ``[[gpu]]``.
         policy: ``slowdown`` (by predicted slowdowns and limits), ``exclusive``, ``slots``, ``utilisation``,
             ``occupancy``, or ``oracle``, which knows the measured slowdowns of the file.
+        order: Which of the jobs that wait goes first: by ``arrival``, or the ``longest``, which ends the last job
+            sooner and lets short ones wait.
         trust: Allow code that comes with a model to run.
         use_cache: Store converted graphs for the next call.
         memory_limit_gib: Memory that reading a file may take; 8 GiB by default.
@@ -145,6 +150,8 @@ def pack(
     """
     if policy not in POLICIES:
         POLICIES.load(policy)  # raises an error that suggests the closest name
+    if order not in ORDERS:
+        raise InputError(f"Unknown order {order!r}.{did_you_mean(order, ORDERS)} Choose arrival or longest.")
     file, places = read_jobs(jobs), read_cluster(cluster)
     reading = {
         "trust": trust, "use_cache": use_cache, "memory_limit_gib": memory_limit_gib, "timeout_s": timeout_s,
@@ -163,7 +170,7 @@ def pack(
 
     arriving = _from_trace(file.arrivals, profiles, places) if file.arrivals else released.free()
     deciding = make_policy(policy, predicted, true, margin=predicted.margins)
-    totals = simulate(arriving, places, deciding, true, done)
+    totals = simulate(arriving, places, deciding, true, done, longest_first=order == "longest")
     if predicted.by_rule:
         warnings.append(_RULE.format(named(list(predicted.by_rule))))
     if predicted.summed:
