@@ -8,7 +8,6 @@ from foretell.errors import InputError, ModelError
 from foretell.predictors import trees as trees_module
 from foretell.predictors.trees import Forest, Trees
 
-
 ROWS = np.array([[2, 0], [1, 3], [1, 1]], np.float32)
 
 

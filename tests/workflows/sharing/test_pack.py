@@ -121,7 +121,7 @@ def test_the_longest_job_first_ends_sooner(pack) -> None:
     jobs = SMALL + "count = 4\n" + SMALL.replace('"small"', '"long"').replace("steps = 1000", "steps = 4000")
     by_arrival, by_length = (pack(jobs, policy="exclusive", order=order) for order in ("arrival", "longest"))
     assert by_length.totals.makespan_s < by_arrival.totals.makespan_s
-    with pytest.raises(InputError, match="Unknown order 'longst'. Did you mean 'longest'"):
+    with pytest.raises(InputError, match=r"Unknown order 'longst'\. Did you mean 'longest'"):
         pack(jobs, order="longst")
 
 
