@@ -158,7 +158,8 @@ def _backward(graph: Graph, step: TrainingStep, rows: RowTable) -> dict[int, int
         key = (len(step.reached.intersection(node.inputs)), _counted(cost))
         number = record.known.get(key)
         if number is None:
-            number = record.known[key] = rows.add(_row(graph, node.op, "backward", 1, cost, node, step.reached))
+            number = rows.add(_row(graph, node.op, "backward", 1, cost, node, step.reached))
+            record.know(key, number)
         numbers[position] = number
     return numbers
 
@@ -168,7 +169,7 @@ def _forward(graph: Graph, rows: RowTable) -> tuple[list[int], tuple[Cost, ...],
     groups, costs, records = group_members(graph), group_costs(graph_costs(graph)), layouts(graph).records
     sized = layouts(graph).sized
     if sized is not None:
-        add_rows(sized, rows, _work)
+        add_rows(sized, rows)
     described = [record.row for record in records] if is_ungrouped(graph) else [None] * len(groups)
     numbers = [
         _number(graph, op, members, cost, records, rows) if number is None else number
@@ -202,7 +203,8 @@ def _number(
     record, key = records[members[nodes.index(main)]], (op, len(members), _counted(cost))
     number: int | None = record.known.get(key)
     if number is None:
-        number = record.known[key] = rows.add(_row(graph, op, "forward", len(members), cost, main))
+        number = rows.add(_row(graph, op, "forward", len(members), cost, main))
+        record.know(key, number)
     return number
 
 
