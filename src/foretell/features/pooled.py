@@ -58,7 +58,7 @@ class DistinctUnits:
     @classmethod
     def of(cls, units: Units) -> "DistinctUnits":
         """Merge the equal units of a workload."""
-        rows = np.ascontiguousarray(units.features)
+        rows = units.rows
         numbers: defaultdict[bytes, int] = defaultdict(count().__next__)  # a new row gets the next number
         # equal rows have equal bytes: a number that is not finite or −0 does not occur
         merged = np.array(list(map(numbers.__getitem__, bytes_of(rows))), np.intp)
@@ -69,9 +69,9 @@ class DistinctUnits:
         order = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.intp)
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
-        member, chosen = place[merged], first[order]
+        member, chosen = place[merged][units.member], first[order]
         counts = np.bincount(member, minlength=len(order)).astype(np.float64)
-        return cls(rows[chosen], counts, units.bound_us[chosen], member)
+        return cls(rows[chosen], counts, units.row_bound_us[chosen], member)
 
     def __len__(self) -> int:
         return len(self.counts)
