@@ -192,11 +192,10 @@ def main() -> None:
         for _ in range(predictions):
             yield search.build(search.draw(rng))
 
-    marks: dict[int, float] = {}
+    looks = {10**power for power in range(3, 10)} | {predictions * eighth // 8 for eighth in range(1, 9)}
     for number, _ in enumerate(foretell.predict_many(stream(), dtype="fp16"), 1):
-        if number in {predictions // 8, predictions // 4, predictions // 2, predictions}:
-            marks[number] = resident_mib()
-    print("memory of the process after " + ", ".join(f"{n:,} predictions {mib:.0f} MiB" for n, mib in marks.items()))
+        if number in looks:  # at once: a run that is ended early has said how far it came
+            print(f"memory of the process after {number:,} predictions {resident_mib():.0f} MiB", flush=True)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ def test_they_are_those_of_each_unit(make, monkeypatch):
             alone.setattr(signatures, "_memo", signatures.Memo())
             expected = unit_columns(make().at(size, "fp16"))
         np.testing.assert_allclose(found.rows, expected.rows, rtol=1e-14)
+        assert found.member.tolist() == expected.member.tolist()
         assert found.operators == expected.operators
 
 

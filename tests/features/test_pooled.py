@@ -126,7 +126,9 @@ def test_the_setting_is_coded_and_unknown_values_are_minus_one() -> None:
 def test_the_order_of_units_does_not_matter() -> None:
     units = training()
     order = np.random.default_rng(0).permutation(len(units))
-    turned = replace(units, features=units.features[order], bound_us=units.bound_us[order])
+    turned = replace(
+        units, rows=units.features[order], row_bound_us=units.bound_us[order], member=np.arange(len(units))
+    )
     assert pooled(turned) == pytest.approx(pooled(units))
 
 

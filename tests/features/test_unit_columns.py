@@ -84,4 +84,20 @@ def test_a_table_grows() -> None:
     table = RowTable(2)
     numbers = [table.add((float(i), -float(i))) for i in range(200)]
     assert numbers == list(range(200))
-    assert table.take([199, 0, 64]).tolist() == [[199.0, -199.0], [0.0, 0.0], [64.0, -64.0]]
+    assert table.take(np.array([199, 0, 64])).tolist() == [[199.0, -199.0], [0.0, 0.0], [64.0, -64.0]]
+
+
+@pytest.mark.parametrize("optimizer", [None, "adamw"])
+def test_units_share_a_row_only_where_all_of_it_is_equal(optimizer: str | None) -> None:
+    graph = load_graph(str(RESNET), use_cache=False)
+    mode = "training" if optimizer else "inference"
+    columns = columns_of(Workload(graph, Target(find_device("h200")), "fp32", mode, optimizer))
+    rows = columns.rows[columns.member]
+    forward = [number for number, phase in enumerate(columns.phases) if phase == "forward"]
+    owned = [columns.costs[number].parameter_bytes for number in forward]
+    assert len(set(owned)) > 10
+    assert rows[forward, COLUMNS.index("log_parameter_bytes")].tolist() == [np.log2(size + 1.0) for size in owned]
+    for name in ("flops", "bytes", "launches"):
+        assert columns.work(name).tolist() == [float(getattr(cost, name)) for cost in columns.costs]
+    assert len(columns.rows) < 0.7 * len(columns), "a residual network repeats its blocks"
+    assert (np.diff(np.unique(columns.member, return_index=True)[1]) > 0).all(), "in the order of first use"

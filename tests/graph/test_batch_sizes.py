@@ -93,3 +93,33 @@ def test_dtypes_and_memory_formats_are_families_of_their_own():
     assert family_of(graph.with_batch(2), memo, 0) is family_of(graph.with_batch(3), memo, 0)
     assert family_of(graph.with_batch(2), memo, 0) is not family_of(half, memo, 0)
     assert family_of(graph.with_batch(2), memo, 0) is not family_of(graph.with_batch(2), memo, 1)
+
+
+def test_nodes_that_were_equal_may_differ_at_another_batch_size(monkeypatch):
+    """Images lie channels-last, constants row-major: a sum with a constant of its own size takes over its order."""
+
+    def make():
+        images = [activation(name, 1, 8, 4, 4) for name in ("a", "b", "c", "d")]
+        constants = [Tensor(f"k{size}", (size, 8, 4, 4), "fp32", "constant") for size in (40, 50)]
+        nodes = [
+            Node("a", "Add", ("k40", "x"), ("a",)),
+            Node("b", "Add", ("k50", "x"), ("b",)),
+            Node("c", "Relu", ("a",), ("c",)),
+            Node("d", "Relu", ("b",), ("d",)),
+        ]
+        tensors = [activation("x", 1, 8, 4, 4, kind="input"), *images, *constants]
+        names = {tensor.name: tensor for tensor in tensors}
+        return in_channels_last(Graph("sums", tuple(nodes), names, ("x",), ("c", "d"), 1))
+
+    graph = make()
+    for size in (2, 3, 4):
+        facts(graph.with_batch(size))
+    for size in (30, 40, 50):
+        found = layouts(graph.with_batch(size))
+        lie_alike = found["c"].strides == found["d"].strides
+        assert lie_alike == (size == 30)
+        assert (found.records[2] is found.records[3]) == lie_alike
+        facts_here = facts(graph.with_batch(size))
+        with monkeypatch.context() as alone:
+            alone.setattr(signatures, "_memo", signatures.Memo())
+            assert facts_here == facts(make().with_batch(size))

@@ -5,8 +5,8 @@ tell which, and all rows of a graph are computed at once. What is neither is com
 the sizes of the product, alignments from the length of a run, the intensity from the cost.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from foretell.graph.batch_sizes import Family, Sized
 _AT = {name: position for position, name in enumerate(COLUMNS)}
 _COMPUTED = [_AT[name] for name in ("log_tiles", "waves", "wave_fill", "run_alignment", "log_intensity")]
 _PRODUCT = [_AT[name] for name in ("log_m", "log_n", "log_many")]
+_COST = {each.name: position for position, each in enumerate(fields(Cost))}
 _CLOSE = 1e-14  # of two logarithms of the same number
 _MOST_EXACT = 2.0**45  # a larger number is not told from its neighbours by its logarithm
 
@@ -50,8 +51,8 @@ class RowLines:
         fits = (start + slope * sizes[2] == values[2]) & (slope == np.rint(slope)) & (is_log | is_fixed | ~_LOGARITHMS)
         return cls(start, slope, is_log, fits.all(axis=1))
 
-    def at(self, batch_size: int, chosen: NDArray[np.intp], costs: Sequence[Cost]) -> Values:
-        """The rows of some templates."""
+    def at(self, batch_size: int, chosen: NDArray[np.intp], flops: Values, moved: Values) -> Values:
+        """The rows of some templates, given the operations and the bytes of each."""
         values = self.start[chosen] + self.slope[chosen] * batch_size
         is_log = self.is_log[chosen]
         rows = np.where(is_log, np.log2(np.where(is_log, values, 0.0) + 1.0), values)
@@ -64,7 +65,6 @@ class RowLines:
         run = rows[:, _AT["log_run"]]
         (lengths,) = _sizes(run[:, None])
         rows[:, _AT["run_alignment"]] = np.where(run >= 0, alignments(lengths.astype(np.int64)), -1.0)
-        flops, moved = (np.array([getattr(cost, name) for cost in costs], np.float64) for name in ("flops", "bytes"))
         intensity = np.log2(flops / np.maximum(moved, 1.0) + 1e-4)
         rows[:, _AT["log_intensity"]] = np.where(moved > 0, intensity, -20.0)
         return rows
@@ -77,28 +77,30 @@ def _sizes(logarithms: Values) -> Values:
     return np.rint(np.exp2(np.maximum(logarithms, 0.0)) - 1.0).T
 
 
-def add_rows(sized: Sized, table: Any, work: Callable[[Cost, float], tuple[float, ...]]) -> None:
-    """Describe the units of all nodes whose records were computed from other batch sizes, and add them to a table.
-
-    ``work`` gives the columns behind `COLUMNS` from a cost and the last of them.
-    """
+def add_rows(sized: Sized, table: Any) -> None:
+    """Describe the units of all nodes whose records were computed from other batch sizes, and add them to a table."""
     lines = _lines(sized.family, table)
     if lines is None:
         return
-    known, last = lines
-    numbers = [number for number, record in sized.made.items() if record.row is None and known.is_known[number]]
-    if not numbers:
+    known, rates = lines
+    new = [(number, record) for number, record in sized.made.items() if record.row is None and known.is_known[number]]
+    if not new:
         return
-    records = [sized.made[number] for number in numbers]
-    chosen = np.array(numbers, np.intp)
-    rows = known.at(sized.batch_size, chosen, [record.cost for record in records])
-    behind = np.array([work(record.cost, last[number]) for number, record in zip(numbers, records, strict=True)])
-    first = table.extend(np.concatenate([rows, behind], axis=1))
-    for place, record in enumerate(records):
+    chosen = np.array([number for number, _ in new], np.intp)
+    costs = sized.costs[chosen].T
+    flops, moved = (
+        costs[_COST["flops"]].astype(np.float64),
+        (costs[_COST["bytes_read"]] + costs[_COST["bytes_written"]]),
+    )
+    rows = known.at(sized.batch_size, chosen, flops, moved.astype(np.float64))
+    # the order is that of `foretell.features.unit_columns.WORK`
+    behind = (flops, 2.0 * costs[_COST["tensor_core_macs"]], moved, costs[_COST["launches"]], rates[chosen])
+    first = table.extend(np.concatenate([rows, np.stack(behind, axis=1)], axis=1))
+    for place, (_, record) in enumerate(new):
         record.row = first + place
 
 
-def _lines(family: Family, table: Any) -> tuple[RowLines, list[float]] | None:
+def _lines(family: Family, table: Any) -> tuple[RowLines, Values] | None:
     """The lines of a family, and the last column of each template; None where some row is not described yet."""
     if family.rows is None:
         of_batch = [[laid_out.records[position] for position in family.positions] for laid_out in family.known.values()]
@@ -108,5 +110,5 @@ def _lines(family: Family, table: Any) -> tuple[RowLines, list[float]] | None:
         rows = table.take(numbers.ravel()).reshape(*numbers.shape, -1)
         lines = RowLines.of(list(family.known), rows[:, :, : len(COLUMNS)])
         lines.is_known[:] &= (numbers >= 0).all(axis=0)  # −1: nothing is launched
-        family.rows = lines, rows[0, :, -1].tolist()
+        family.rows = lines, rows[0, :, -1]
     return family.rows  # type: ignore[no-any-return]

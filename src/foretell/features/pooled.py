@@ -6,8 +6,11 @@ equal rows get equal predictions.
 
 import hashlib
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,22 +58,20 @@ class DistinctUnits:
     @classmethod
     def of(cls, units: Units) -> "DistinctUnits":
         """Merge the equal units of a workload."""
-        rows = np.ascontiguousarray(units.features)
+        rows = units.rows
+        numbers: defaultdict[bytes, int] = defaultdict(count().__next__)  # a new row gets the next number
         # equal rows have equal bytes: a number that is not finite or −0 does not occur
-        size, data = rows.shape[1] * rows.itemsize, rows.tobytes()
-        numbers: dict[bytes, int] = {}
-        found = [numbers.setdefault(data[at : at + size], len(numbers)) for at in range(0, len(data), size)]
-        merged = np.array(found, np.intp)
+        merged = np.array(list(map(numbers.__getitem__, bytes_of(rows))), np.intp)
         first = np.empty(len(numbers), np.intp)
-        first[merged[::-1]] = np.arange(len(found) - 1, -1, -1)  # of several the first one stays
+        first[merged[::-1]] = np.arange(len(merged) - 1, -1, -1)  # of several the first one stays
         # in the order of their bytes, whatever the order of the units
         keys = list(numbers)
         order = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.intp)
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
-        member, chosen = place[merged], first[order]
+        member, chosen = place[merged][units.member], first[order]
         counts = np.bincount(member, minlength=len(order)).astype(np.float64)
-        return cls(rows[chosen], counts, units.bound_us[chosen], member)
+        return cls(rows[chosen], counts, units.row_bound_us[chosen], member)
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -99,6 +100,17 @@ class Setting:
         # the tensors of tf32 are those of fp32; which products run in it the units say
         dtype = "fp32" if workload.dtype == TF32 else workload.dtype
         return cls(workload.mode, dtype, workload.batch_size, optimizer, memory_mib, options)
+
+
+def bytes_of(rows: NDArray[Any]) -> list[bytes]:
+    """The bytes of each row.
+
+    >>> bytes_of(np.array([[1, 0], [2, 1]], np.uint8))
+    [b'\\x01\\x00', b'\\x02\\x01']
+    """
+    joined = np.ascontiguousarray(rows)
+    size = joined.shape[1] * joined.itemsize
+    return joined.view(np.dtype((np.void, size)))[:, 0].tolist() if len(joined) else []
 
 
 def pool(units: DistinctUnits, unit_us: NDArray[np.float64], setting: Setting) -> NDArray[np.float32]:

@@ -25,14 +25,17 @@ Units = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class _Reads:
-    """Which unit reads which tensor, one entry each; parameters are left out.
+    """Which unit reads which tensor, one entry each, in the order of the units; parameters are left out.
 
-    ``writer`` is the unit that wrote the tensor before, −1 where that was none of this run.
+    ``writer`` is the unit that wrote the tensor before, −1 where that was none of this run. ``starts`` are the first
+    entries of the units that read something, ``group`` is the number of an entry's unit among these.
     """
 
     tensor: NDArray[np.intp]
     unit: NDArray[np.intp]
     writer: NDArray[np.intp]
+    starts: NDArray[np.intp]
+    group: NDArray[np.intp]
 
 
 def reuse_columns(graph: Graph, units: Units, moved_bytes: Values) -> Values:
@@ -54,10 +57,8 @@ def reuse_columns(graph: Graph, units: Units, moved_bytes: Values) -> Values:
         sizes = np.array(layouts(graph).bytes, np.float64)[reads.tensor]
         distance = np.where(reads.writer >= 0, before[reads.unit] - behind[reads.writer], in_all)
         # the largest input decides; of equally large ones the one that was written first
-        order = np.lexsort((distance, sizes, reads.unit))
-        is_last = np.append(np.diff(reads.unit[order]) > 0, True)
-        chosen = order[is_last]
-        since[reads.unit[chosen]] = distance[chosen]
+        is_largest = sizes == np.maximum.reduceat(sizes, reads.starts)[reads.group]
+        since[reads.unit[reads.starts]] = np.maximum.reduceat(np.where(is_largest, distance, -np.inf), reads.starts)
     found = np.empty((len(units), len(REUSE_COLUMNS)))
     # a whole power of two, so that units that differ only a little here stay equal and can merge
     found[:, 0] = np.rint(np.log2(since + 1.0)).clip(_MIN_LOG, _MAX_LOG)
@@ -92,4 +93,11 @@ def _find_reads(graph: Graph, units: Units) -> _Reads:
     kinds = np.fromiter(graph.classes.numbers.values(), np.intp)
     # what a unit makes itself it does not read from memory; what a later one makes is of the run before
     kept = ~is_parameter[kinds[tensor]] & (writer != unit)
-    return _Reads(tensor[kept], unit[kept], np.where(writer < unit, writer, -1)[kept])
+    is_first = np.diff(unit[kept], prepend=-1) > 0
+    return _Reads(
+        tensor[kept],
+        unit[kept],
+        np.where(writer < unit, writer, -1)[kept],
+        np.flatnonzero(is_first),
+        np.cumsum(is_first) - 1,
+    )

@@ -7,9 +7,10 @@ it lies in a table, and a graph gathers its rows from there.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, count
 from threading import Lock
 from typing import Any
 
@@ -40,6 +41,8 @@ _WIDTH = len(COLUMNS) + len(WORK)
 _PARAMETER_BYTES = _AT["log_parameter_bytes"]
 _REUSE = slice(_AT[REUSE_COLUMNS[0]], _AT[REUSE_COLUMNS[-1]] + 1)
 _TABLE = "unit rows"  # in what a memo knows
+_MAX_REUSE = 64  # above the logarithm of any distance
+_NOT_IN_TABLE = -1  # the number of the optimizer's row
 _NO_LAUNCH = -1  # the row of a node that launches nothing
 _MAX_KEPT = 8  # lists of units of one structure
 # operators, phases, nodes, and the number of the first result of the first node
@@ -48,9 +51,10 @@ _Launching = tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class UnitColumns:
-    """The units in the order in which they run, one row each of `COLUMNS` and `WORK`.
+    """The units in the order in which they run; ``member`` is the row of each, of `COLUMNS` and `WORK`.
 
-    ``costs`` are those of whole units; ``first_dtypes`` are the dtypes of the first results of their first nodes.
+    A long network has many units and few rows, in the order in which they first occur. ``costs`` are those of whole
+    units; ``first_dtypes`` are the dtypes of the first results of their first nodes.
     """
 
     operators: tuple[str, ...]
@@ -59,6 +63,7 @@ class UnitColumns:
     costs: tuple[Cost, ...]
     first_dtypes: tuple[str, ...]
     rows: Values
+    member: NDArray[np.intp]
 
     def __len__(self) -> int:
         return len(self.operators)
@@ -72,7 +77,11 @@ class UnitColumns:
         return tuple([f"{operator} (backward)" if phase == "backward" else operator for operator, phase in pairs])
 
     def work(self, name: str) -> Values:
-        """One of the columns `WORK`."""
+        """One of the columns `WORK`, for each unit."""
+        return self.rows[:, _WORK_AT[name]][self.member]
+
+    def work_of_rows(self, name: str) -> Values:
+        """One of the columns `WORK`, for each row."""
         return self.rows[:, _WORK_AT[name]]
 
 
@@ -102,9 +111,13 @@ class RowTable:
             self._count += len(rows)
             return self._count - len(rows)
 
-    def take(self, numbers: Sequence[int]) -> Values:
+    def take(self, numbers: NDArray[np.intp]) -> Values:
         """The rows of these numbers, as an array of their own."""
-        return self._rows[np.array(numbers, np.intp)]
+        return self._rows[numbers]
+
+    def column(self, numbers: NDArray[np.intp], position: int) -> Values:
+        """One column of these rows."""
+        return np.asarray(self._rows[numbers, position])
 
 
 def unit_columns(graph: Graph, optimizer: str | None = None) -> UnitColumns:
@@ -123,13 +136,11 @@ def _find_columns(graph: Graph, optimizer: str | None) -> UnitColumns:
     classes = graph.classes
     of_class, class_of = [own.dtype for own in classes.types], list(classes.numbers.values())
     dtypes = tuple([of_class[class_of[tensor]] if tensor >= 0 else "fp32" for tensor in first])
-    owned = [cost.parameter_bytes for cost in costs]
-    if optimizer is None:
-        found = rows.take(numbers) if numbers else np.empty((0, _WIDTH))
-    else:
+    owned, update = [cost.parameter_bytes for cost in costs], None
+    if optimizer is not None:
         step = training_step(graph, optimizer)
         backward = _backward(graph, step, rows)
-        found = rows.take([*numbers, *backward.values()]) if numbers or backward else np.empty((0, _WIDTH))
+        numbers = [*numbers, *backward.values()]
         ran = [graph.nodes[position] for position in backward]
         operators += tuple([node.op for node in ran])
         phases += ("backward",) * len(ran)
@@ -139,12 +150,46 @@ def _find_columns(graph: Graph, optimizer: str | None) -> UnitColumns:
         if step.optimizer.launches:
             parameters = sum(tensor.kind == "parameter" for tensor in graph.tensors.values())
             update = _row(graph, "optimizer", "optimizer", parameters, step.optimizer, None)
-            found = np.concatenate([found, [update]])
+            numbers.append(_NOT_IN_TABLE)
             operators, phases, nodes = (*operators, "optimizer"), (*phases, "optimizer"), (*nodes, ())
             costs, dtypes = (*costs, step.optimizer), (*dtypes, "fp32")
-    found[: len(owned), _PARAMETER_BYTES] = np.log2(np.array(owned, np.float64) + 1.0)
-    found[:, _REUSE] = reuse_columns(graph, nodes, found[:, _WORK_AT["bytes"]])
-    return UnitColumns(operators, phases, nodes, costs, dtypes, found)
+    found, member = _gather(graph, nodes, rows, np.array(numbers, np.intp), owned, update)
+    return UnitColumns(operators, phases, nodes, costs, dtypes, found, member)
+
+
+def _gather(
+    graph: Graph,
+    nodes: tuple[tuple[int, ...], ...],
+    rows: RowTable,
+    numbers: NDArray[np.intp],
+    owned: list[int],
+    update: tuple[float, ...] | None,
+) -> tuple[Values, NDArray[np.intp]]:
+    """The distinct rows of units, and the row of each unit.
+
+    A row of the table (``numbers``) is not all: parameters (``owned``, their bytes) belong to one of several equal
+    nodes, and reuse depends on the units before. ``update`` is the row of the last unit, where that is the optimizer's.
+    """
+    moved_bytes = rows.column(numbers, _WORK_AT["bytes"])
+    if update is not None:
+        moved_bytes[-1] = update[_WORK_AT["bytes"]]
+    reuse = reuse_columns(graph, nodes, moved_bytes)
+    sizes: defaultdict[int, int] = defaultdict(count().__next__)  # a new size gets the next number
+    none = sizes[0]
+    parameters = np.full(len(numbers), none)  # the number of their size
+    parameters[: len(owned)] = list(map(sizes.__getitem__, owned))
+    keys = (numbers * len(sizes) + parameters) * _MAX_REUSE + reuse[:, 0].astype(np.intp)
+    places: defaultdict[int, int] = defaultdict(count().__next__)  # a new key gets the next number
+    member = np.array(list(map(places.__getitem__, keys.tolist())), np.intp)
+    first = np.empty(len(places), np.intp)
+    first[member[::-1]] = np.arange(len(member) - 1, -1, -1)  # of several the first one stays
+    found = rows.take(numbers[first])
+    if update is not None:
+        found[-1] = update  # the last unit, so that its row is the last as well
+    of_parameters = np.log2(np.array(list(sizes), np.float64) + 1.0)
+    found[:, _PARAMETER_BYTES] = of_parameters[parameters[first]]
+    found[:, _REUSE] = reuse[first]
+    return found, member
 
 
 def _backward(graph: Graph, step: TrainingStep, rows: RowTable) -> dict[int, int]:
@@ -158,7 +203,8 @@ def _backward(graph: Graph, step: TrainingStep, rows: RowTable) -> dict[int, int
         key = (len(step.reached.intersection(node.inputs)), _counted(cost))
         number = record.known.get(key)
         if number is None:
-            number = record.known[key] = rows.add(_row(graph, node.op, "backward", 1, cost, node, step.reached))
+            number = rows.add(_row(graph, node.op, "backward", 1, cost, node, step.reached))
+            record.know(key, number)
         numbers[position] = number
     return numbers
 
@@ -168,7 +214,7 @@ def _forward(graph: Graph, rows: RowTable) -> tuple[list[int], tuple[Cost, ...],
     groups, costs, records = group_members(graph), group_costs(graph_costs(graph)), layouts(graph).records
     sized = layouts(graph).sized
     if sized is not None:
-        add_rows(sized, rows, _work)
+        add_rows(sized, rows)
     described = [record.row for record in records] if is_ungrouped(graph) else [None] * len(groups)
     numbers = [
         _number(graph, op, members, cost, records, rows) if number is None else number
@@ -202,7 +248,8 @@ def _number(
     record, key = records[members[nodes.index(main)]], (op, len(members), _counted(cost))
     number: int | None = record.known.get(key)
     if number is None:
-        number = record.known[key] = rows.add(_row(graph, op, "forward", len(members), cost, main))
+        number = rows.add(_row(graph, op, "forward", len(members), cost, main))
+        record.know(key, number)
     return number
 
 

@@ -17,6 +17,7 @@ node is one unit even if a framework launches several kernels for it.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,16 +35,30 @@ _AT = {name: position for position, name in enumerate(COLUMNS)}
 
 @dataclass(frozen=True)
 class Units:
-    """The units of a workload in the order in which they run; ``bound_us`` is the least time that each needs."""
+    """The units of a workload in the order in which they run; ``member`` is the row of each.
+
+    ``row_bound_us`` is the least time that the unit of a row needs.
+    """
 
     operators: tuple[str, ...]
     phases: tuple[str, ...]
     nodes: tuple[tuple[int, ...], ...]
-    features: NDArray[np.float32]
-    bound_us: NDArray[np.float64]
+    rows: NDArray[np.float32]
+    row_bound_us: NDArray[np.float64]
+    member: NDArray[np.intp]
 
     def __len__(self) -> int:
         return len(self.operators)
+
+    @cached_property
+    def features(self) -> NDArray[np.float32]:
+        """The row of each unit."""
+        return self.rows[self.member]
+
+    @cached_property
+    def bound_us(self) -> NDArray[np.float64]:
+        """The least time that each unit needs."""
+        return self.row_bound_us[self.member]
 
 
 def columns_of(workload: Workload) -> UnitColumns:
@@ -65,7 +80,8 @@ def extract_units(workload: Workload) -> Units:
     units, hardware = columns_of(workload), workload.target.hardware
     rows = units.rows[:, : len(COLUMNS)].copy()
     compute_us, memory_us = _minimum_us(units, hardware)
-    bound_us = np.maximum(compute_us, memory_us) + units.work("launches") * hardware.device.launch_overhead_us
+    launches = units.work_of_rows("launches")
+    bound_us = np.maximum(compute_us, memory_us) + launches * hardware.device.launch_overhead_us
     for name, time_us in (("log_compute_us", compute_us), ("log_memory_us", memory_us), ("log_bound_us", bound_us)):
         rows[:, _AT[name]] = np.log2(time_us + 1e-4)  # still tells times far below a microsecond apart
     # the rows are those of a device of one SM, where there are as many waves as tiles
@@ -73,17 +89,17 @@ def extract_units(workload: Workload) -> Units:
     waves = rows[has_tiles, _AT["waves"]] / max(hardware.sms, 1)
     rows[has_tiles, _AT["waves"]] = waves
     rows[has_tiles, _AT["wave_fill"]] = waves / np.maximum(np.ceil(waves), 1.0)
-    return Units(units.operators, units.phases, units.nodes, rows.astype(np.float32), bound_us)
+    return Units(units.operators, units.phases, units.nodes, rows.astype(np.float32), bound_us, units.member)
 
 
 def _minimum_us(units: UnitColumns, hardware: Hardware) -> tuple[Values, Values]:
-    """The least time that the arithmetic and the memory traffic of each unit need, in µs."""
-    rate = units.work("rate").astype(np.intp)
+    """The least time that the arithmetic and the memory traffic of each row's unit need, in µs."""
+    rate = units.work_of_rows("rate").astype(np.intp)
     on_tensor_cores, elsewhere = (
         np.array([flops_per_s(hardware.peak_tflops(dtype, tensor_cores=cores)) for dtype in RATES])[rate]
         for cores in (True, False)
     )
-    of_tensor_cores = units.work("tensor_core_flops")
-    compute_s = of_tensor_cores / on_tensor_cores + (units.work("flops") - of_tensor_cores) / elsewhere
-    memory_s = units.work("bytes") / bytes_per_s(hardware.bandwidth_gb_per_s)
+    of_tensor_cores = units.work_of_rows("tensor_core_flops")
+    compute_s = of_tensor_cores / on_tensor_cores + (units.work_of_rows("flops") - of_tensor_cores) / elsewhere
+    memory_s = units.work_of_rows("bytes") / bytes_per_s(hardware.bandwidth_gb_per_s)
     return compute_s * us(1.0), memory_s * us(1.0)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foretell.graph.ir.graph import Graph
 from foretell.graph.signatures import Memo, Record
@@ -44,16 +44,26 @@ class _Template:
     has_workspaces: bool
 
 
+class Kind(NamedTuple):
+    """The nodes that had the same record at all known batch sizes: the first of them, and the results of all."""
+
+    position: int
+    template: int  # −1 where it has none
+    results: list[list[int]]  # the tensors that all of them make first, second, …
+
+
 @dataclass
 class Family:
     """A graph in one dtype and memory format at several batch sizes. ``known`` has the first few."""
 
     known: dict[int, Layouts] = field(default_factory=dict)
     rows: Any = None  # for rooms above this one
-    numbers: list[int] | None = None  # of the template of each node, −1 where it has none
+    kinds: list[Kind] = field(default_factory=list)  # in the order of their first nodes
+    kind_of: list[int] = field(default_factory=list)  # of each node
     positions: list[int] = field(default_factory=list)  # of the first node of each template
     _templates: list[_Template] = field(default_factory=list)
     _lines: NDArray[np.int64] | None = None  # (2, templates, fields of a cost): a and b
+    _reads: NDArray[np.intp] | None = None  # what each node reads, and what the first of its kind reads instead
 
     def learn(self, graph: Graph, laid_out: Layouts) -> None:
         """Remember a batch size, if another one is of use."""
@@ -64,36 +74,56 @@ class Family:
         """The records at another batch size, or None where the rules have to be asked."""
         if len(self.known) < KNOWN or graph.batch_size in self.known:
             return None
-        return Sized(self, graph.batch_size) if self.numbers is not None or self._prepare(graph) else None
+        return Sized(self, graph.batch_size) if self.kinds or self._prepare(graph) else None
 
-    def costs(self, batch_size: int) -> list[list[int]]:
+    def costs(self, batch_size: int) -> NDArray[np.int64]:
         """The cost of each template, field by field."""
         assert self._lines is not None
-        return (self._lines[0] + self._lines[1] * batch_size).tolist()  # type: ignore[no-any-return]
+        found: NDArray[np.int64] = self._lines[0] + self._lines[1] * batch_size
+        return found
+
+    def reads_alike(self, operands: list[int]) -> bool:
+        """Whether the nodes of each kind read equal operands."""
+        import numpy as np
+
+        assert self._reads is not None
+        own, first = np.array(operands, np.intp)[self._reads]
+        return bool((own == first).all())
 
     def _prepare(self, graph: Graph) -> bool:
         """Find the templates of all nodes; returns whether every rule has been asked at all known batch sizes."""
         import numpy as np  # commands that predict nothing start without it
 
-        layouts, sizes = list(self.known.values()), list(self.known)
-        if any(record.cost is None for laid_out in layouts for record in laid_out.records):
+        layouts, sizes, edges = list(self.known.values()), list(self.known), next(iter(self.known.values())).edges
+        if not edges.inputs or any(record.cost is None for laid_out in layouts for record in laid_out.records):
             return False
         values = attrgetter(*(one.name for one in fields(layouts[0].records[0].cost)))
         found: dict[tuple[int, ...], int] = {}
-        self.numbers, lines = [], []
+        kinds, kind_of, templates, positions = list[Kind](), list[int](), list[_Template](), list[int]()
+        lines, own, first = [], list[int](), list[int]()
         for position, records in enumerate(zip(*(laid_out.records for laid_out in layouts), strict=True)):
             key = tuple(map(id, records))
             if key not in found:
                 template = _template(graph, position, layouts)
                 line = _line(sizes, [values(record.cost) for record in records])
-                found[key] = -1
+                number = -1
                 if template is not None and line is not None:
-                    found[key] = len(self._templates)
-                    self._templates.append(template)
-                    self.positions.append(position)
+                    number = len(templates)
+                    templates.append(template)
+                    positions.append(position)
                     lines.append(line)
-            self.numbers.append(found[key])
+                found[key] = len(kinds)
+                kinds.append(Kind(position, number, [[] for _ in edges.outputs[position]]))
+            kind = kinds[found[key]]
+            kind_of.append(found[key])
+            for column, output in zip(kind.results, edges.outputs[position], strict=True):
+                column.append(output)
+            own.extend(edges.inputs[position])
+            first.extend(edges.inputs[kind.position])
+        self._reads = np.array([own, first], np.intp)
         self._lines = np.array(lines, np.int64).reshape(len(lines), 2, -1).transpose(1, 0, 2)
+        self._templates, self.positions, self.kind_of = templates, positions, kind_of
+        self.kinds = kinds  # the last: other threads take it that all is there
         return True
 
 
@@ -106,24 +136,31 @@ class Sized:
     made: dict[int, Record] = field(default_factory=dict)  # by template
 
     @cached_property
-    def _costs(self) -> list[list[int]]:
+    def costs(self) -> NDArray[np.int64]:
+        """The cost of each template, field by field."""
         return self.family.costs(self.batch_size)
+
+    @cached_property
+    def _costs(self) -> list[list[int]]:
+        return self.costs.tolist()  # type: ignore[no-any-return]
 
     @cached_property
     def _cost_type(self) -> Callable[..., Any]:
         return type(next(iter(self.family.known.values())).records[0].cost)
 
-    def record(self, position: int, inputs: list[int], types: list[int], memo: Memo) -> Record | None:
-        """The record of a node, given the operands that it reads and the types of its results."""
-        numbers, strides = self.family.numbers, memo.strides
-        number = numbers[position] if numbers is not None else -1
+    def record(
+        self, number: int, inputs: tuple[int, ...], outputs: tuple[int, ...], laid_out: Layouts
+    ) -> Record | None:
+        """The record of a template, given the tensors that one of its nodes reads and makes."""
         if number < 0:
             return None
-        template = self.family._templates[number]
-        if self.batch_size in template.unusual or [strides[one] for one in inputs] != list(template.inputs):
+        template, memo = self.family._templates[number], laid_out.memo
+        operands, strides = laid_out.operands, memo.strides
+        if self.batch_size in template.unusual or tuple([strides[operands[one]] for one in inputs]) != template.inputs:
             return None
-        record = Record()
-        record.operands = tuple([memo.operand(own, lies) for own, lies in zip(types, template.outputs, strict=True)])
+        types, record = laid_out.types, Record()
+        results = zip(outputs, template.outputs, strict=True)
+        record.operands = tuple([memo.operand(types[output], lies) for output, lies in results])
         record.shares, record.has_views = template.shares, any(template.shares)
         record.cost = self._cost_type(*self._costs[number])
         if not template.has_workspaces:

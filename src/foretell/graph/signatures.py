@@ -13,9 +13,11 @@ shared. The tables are bounded: a memo that is full is replaced by an empty one,
 that were numbered with it.
 """
 
+from collections.abc import Callable, Mapping
 from itertools import count
 from marshal import dumps
 from threading import Lock
+from types import MappingProxyType
 from typing import Any
 
 from foretell.graph.ir.graph import Graph
@@ -24,6 +26,9 @@ from foretell.graph.ir.tensor import DTYPE_BITS, TensorClasses, TensorType
 MAX_RECORDS = 50_000  # about 3 KiB each
 _FLAGS = 4  # what a whole graph sets: memory format, precision of products
 ABSENT = 0  # the number of an optional operand that is absent
+
+
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})  # most records need no table of their own
 
 
 class Record:
@@ -40,11 +45,21 @@ class Record:
         self.shares: tuple[bool, ...] = ()
         self.has_views = False
         self.cost: Any = None
-        self.owning: dict[tuple[int, ...], Any] = {}  # the cost where parameters of these types belong to the node
+        self.owning: Mapping[tuple[int, ...], Any] = _NOTHING  # the cost where parameters of these types are its own
         self.row: int | None = None
         self.working: tuple[int, ...] | None = None
         self.library: tuple[int, ...] | None = None
-        self.known: dict[Any, Any] = {}
+        self.known: Mapping[Any, Any] = _NOTHING
+
+    def own(self, types: tuple[int, ...], cost: Any) -> None:
+        """Keep the cost where parameters of these types belong to the node."""
+        self.owning = {**self.owning, types: cost}
+
+    def know(self, key: Any, value: Any) -> None:
+        """Keep what a room above this one found out."""
+        if self.known is _NOTHING:
+            self.known = {}
+        self.known[key] = value  # type: ignore[index]
 
 
 _serials = count()
@@ -55,11 +70,13 @@ class Memo:
 
     def __init__(self) -> None:
         self._types: dict[tuple[tuple[int, ...], str, str], int] = {}
+        self._classes: dict[TensorType, int] = {}
+        self._own: dict[object, dict[TensorType, int]] = {}
         self._operands: dict[tuple[int, tuple[int, ...]], int] = {}
         self._nodes: dict[tuple[object, ...], int] = {}
         self._lock = Lock()
         self.serial = next(_serials)
-        self.records: dict[tuple[int, ...], Record] = {}
+        self.records: dict[tuple[Any, ...], Record] = {}
         self.strides: list[tuple[int, ...]] = [()]  # by the number of an operand
         self.bytes: list[int] = [0]  # by the number of a type
         self.elements: list[int] = [0]
@@ -68,12 +85,15 @@ class Memo:
     @property
     def is_full(self) -> bool:
         """Whether further graphs should start with another memo."""
-        return max(len(self.records), len(self._types), len(self._operands), len(self._nodes)) >= MAX_RECORDS
+        many = max(len(self.records), len(self._types), len(self._classes), len(self._operands), len(self._nodes))
+        return many >= MAX_RECORDS
 
     def types_of(self, classes: TensorClasses) -> list[int]:
         """The number of the type of each class."""
-        known = self._types
-        return [known.get(own[:3]) or self._new_type(own) for own in classes.types]
+        # the batch axis and whether a dtype is fixed are no part of a signature, but looking a whole type up is faster
+        found = [self._classes.get(own) for own in classes.types]
+        pairs = zip(classes.types, found, strict=True)
+        return [self._new_type(own) if number is None else number for own, number in pairs]
 
     def _new_type(self, own: TensorType) -> int:
         with self._lock:
@@ -83,7 +103,24 @@ class Memo:
                 self.bytes.append(-(-elements * DTYPE_BITS[own.dtype] // 8))
                 self.elements.append(elements)
                 self._types[key] = len(self.bytes) - 1  # 0 is the absent operand
+            self._classes[own] = self._types[key]
             return self._types[key]
+
+    def own_operands(
+        self, classes: TensorClasses, types: list[int], strides_of: Callable[[TensorType], tuple[int, ...]], key: object
+    ) -> list[int]:
+        """The number of each class as an operand that no node makes, `ABSENT` for activations.
+
+        ``strides_of`` says how such a tensor lies; ``key`` names the rule.
+        """
+        known = self._own.setdefault(key, {})
+        found = list(map(known.get, classes.types))
+        if None in found:
+            for place, (own, number) in enumerate(zip(classes.types, types, strict=True)):
+                if found[place] is None:
+                    is_made = own.kind == "activation"
+                    found[place] = known[own] = ABSENT if is_made else self.operand(number, strides_of(own))
+        return found  # type: ignore[return-value]
 
     def operand(self, type_number: int, strides: tuple[int, ...]) -> int:
         """The number of a type with these strides."""
@@ -118,7 +155,8 @@ class Memo:
             if node.attributes:
                 # attributes as bytes: 1, 1.0 and True are equal as keys, but not to every rule. The format of version 2
                 # depends on nothing but the values.
-                key = (*operators[position], dumps(dict(node.attributes), 2))
+                given = node.attributes
+                key = (*operators[position], dumps(given if type(given) is dict else dict(given), 2))
                 numbers[position] = known.get(key) or self._node(key)
         return numbers
 

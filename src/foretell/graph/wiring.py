@@ -7,11 +7,12 @@ or dtype shares it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, cast
 
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.operators import DOMAINS, OPERATORS, UNKNOWN
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # numpy is imported when it is needed: commands that predict 
     Numbers = NDArray[np.intp]
 
 NONE = -1  # the number of an operand that is absent
+_Getter = Callable[[Sequence[int]], Any]  # an entry of a list, or a tuple of several
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,15 @@ class Wiring:
     inputs: list[tuple[int, ...]]
     outputs: list[tuple[int, ...]]
     kinds: list[str]
+
+    @cached_property
+    def getters(self) -> tuple[list[_Getter], list[_Getter], list[int]]:
+        """For each node what picks its inputs and its outputs from a list, and its output where it has only one."""
+        readers, makers = (
+            [cast(_Getter, itemgetter(*own) if own else _nothing) for own in edges]
+            for edges in (self.inputs, self.outputs)
+        )
+        return readers, makers, [own[0] if len(own) == 1 else NONE for own in self.outputs]
 
     @cached_property
     def reads(self) -> tuple[Numbers, Numbers]:
@@ -95,6 +106,10 @@ def numbers_of(graph: Graph, *kinds: str) -> list[int]:
         is_asked = [tensor.kind in kinds for tensor in classes.types]
         graph.structure[key] = [tensor for tensor, member in enumerate(classes.numbers.values()) if is_asked[member]]
     return graph.structure[key]  # type: ignore[no-any-return]
+
+
+def _nothing(_: Sequence[int]) -> tuple[int, ...]:
+    return ()
 
 
 def _flat(edges: list[tuple[int, ...]]) -> tuple[Numbers, Numbers]:

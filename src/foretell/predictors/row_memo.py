@@ -12,6 +12,8 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.features.pooled import bytes_of
+
 MAX_ROWS = 32_768  # about a kilobyte each
 
 Values = NDArray[np.float64]
@@ -59,5 +61,4 @@ def _keys(rows: Rows, beside: Values) -> list[bytes]:
     joined = np.empty((len(rows), size + beside.itemsize), np.uint8)
     joined[:, :size] = np.ascontiguousarray(rows).view(np.uint8)
     joined[:, size:] = np.ascontiguousarray(beside)[:, None].view(np.uint8)
-    data, step = joined.tobytes(), joined.shape[1]
-    return [data[start : start + step] for start in range(0, len(data), step)]
+    return bytes_of(joined)

@@ -76,7 +76,7 @@ def live_peak(torch: Any, module: Any, inputs: Any) -> int:
     """The largest sum of storages alive during the second of two training steps, each rounded as an allocator does."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from foretell.graph.memory.liveness import rounded
+    from foretell.graph.memory.allocator import rounded
 
     class Tracker(TorchDispatchMode):
         def __init__(self) -> None:

@@ -253,7 +253,8 @@ def test_what_limits_is_weighed_at_what_kernels_reach(
     features = np.zeros((1, len(COLUMNS)), dtype=np.float32)
     features[0, COLUMNS.index("log_compute_us")] = np.log2(compute_us)
     features[0, COLUMNS.index("log_memory_us")] = np.log2(memory_us)
-    units = Units(("Any",), ("forward",), ((0,),), features, np.array([max(compute_us, memory_us) + launch_us]))
+    bound_us = np.array([max(compute_us, memory_us) + launch_us])
+    units = Units(("Any",), ("forward",), ((0,),), features, bound_us, np.arange(1))
     (row,) = operator_shares(units, np.array([1.0]), 1.0)
     assert row.bound == bound
 
@@ -274,7 +275,7 @@ def test_power_is_capped_at_what_the_device_may_draw(trees: UnitModel) -> None:
 def test_shares_of_units_are_scaled_to_the_total() -> None:
     names, phases = ("Conv", "Relu", "Conv", "Conv"), ("forward", "forward", "forward", "backward")
     features = np.zeros((4, len(COLUMNS)), dtype=np.float32)
-    units = Units(names, phases, ((0,), (1,), (2,), (2,)), features, np.ones(4))
+    units = Units(names, phases, ((0,), (1,), (2,), (2,)), features, np.ones(4), np.arange(4))
     rows = operator_shares(units, np.array([1.0, 2.0, 2.0, 5.0]), 20.0)
     shares = [(row.operator, row.count, row.latency_ms, row.share) for row in rows]
     assert shares == [("Conv (backward)", 1, 10.0, 0.5), ("Conv", 2, 6.0, 0.3), ("Relu", 1, 4.0, 0.2)]
@@ -284,7 +285,7 @@ def test_what_limits_is_summed_over_the_units_of_an_operator() -> None:
     features = np.zeros((2, len(COLUMNS)), dtype=np.float32)
     features[:, COLUMNS.index("log_compute_us")] = np.log2([100.0, 1.0])
     features[:, COLUMNS.index("log_memory_us")] = np.log2([1.0, 10.0])
-    units = Units(("A", "A"), ("forward", "forward"), ((0,), (1,)), features, np.array([101.0, 11.0]))
+    units = Units(("A", "A"), ("forward", "forward"), ((0,), (1,)), features, np.array([101.0, 11.0]), np.arange(2))
     (row,) = operator_shares(units, np.array([1.0, 9.0]), 1.0)
     assert row.bound == "compute"  # 202 µs against 37, and 2 of launches
 

@@ -25,6 +25,7 @@ from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper, numpy_he
 from foretell.errors import ModelError
 from foretell.frontends.budget import Budget
 from foretell.frontends.onnx.contrib import BLOCKED, CONTRIB, STANDARD, Known, contrib_shapes
+from foretell.frontends.onnx.direct import direct_shape
 from foretell.frontends.onnx.values import MAX_ELEMENTS, evaluate
 from foretell.frontends.request import MAX_ELEMENTS as MAX_TENSOR
 from foretell.graph.ir.tensor import MAX_RANK
@@ -170,7 +171,9 @@ class Shapes:
             tuple(map(bool, node.output)),
         )  # fmt: skip
         if key not in self._seen:
-            shapes = self._by_rule(node, attributes) or self._by_onnx(node, {}) or {}
+            shapes = (
+                self._by_rule(node, attributes) or self._directly(node, attributes) or self._by_onnx(node, {}) or {}
+            )
             self._seen[key] = tuple(shapes.get(o) if o else None for o in node.output)
         return self._seen[key]
 
@@ -212,6 +215,20 @@ class Shapes:
                 f"Node {node.name or node.op_type!r} ({node.op_type}) does not fit its inputs {shapes}: {reason}"
             ) from error
         return {name: output for name, proto in inferred.items() if (output := read_type(proto)) is not None}
+
+    def _directly(self, node: NodeProto, attributes: dict[str, Any]) -> dict[str, Known] | None:
+        """Infer a node of one output whose operands are all known and of one type, where that is simple."""
+        operands = [self.known[i] for i in node.input if i in self.known]
+        if len(operands) < max(len(node.input), 1) or len(node.output) != 1 or node.domain not in STANDARD:
+            return None
+        # the shape of a Reshape and the axes of a ReduceMean are integers beside a tensor of any type
+        described = operands[:1] if node.op_type in ("Reshape", "ReduceMean") else operands
+        if len({kind for _, kind in described}) > 1:
+            return None
+        values = [self._shape_data(i) for i in node.input]
+        shapes = [shape for shape, _ in operands]
+        shape = direct_shape(node.op_type, self.opsets.get("", 0), attributes, shapes, values)
+        return None if shape is None else {node.output[0]: (shape, operands[0][1])}
 
     def _by_rule(self, node: NodeProto, attributes: dict[str, Any]) -> dict[str, Known] | None:
         """Infer Split and contrib operators, also the two that ONNX Runtime writes into ONNX's own domain."""

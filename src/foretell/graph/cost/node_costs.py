@@ -183,10 +183,11 @@ def _owning_cost(record: Record, types: tuple[int, ...], memo: Memo) -> Cost:
     """The cost of a node to which parameters of these types belong."""
     cost: Cost = record.cost
     parameters, parameter_bytes = sum([memo.elements[t] for t in types]), sum([memo.bytes[t] for t in types])
-    found = record.owning[types] = Cost(
+    found = Cost(
         cost.macs, cost.flops, cost.parameters + parameters, cost.parameter_bytes + parameter_bytes, cost.bytes_read,
         cost.bytes_written, cost.activation_bytes, cost.tensor_core_macs, cost.launches,
     )  # fmt: skip
+    record.own(types, found)
     return found
 
 

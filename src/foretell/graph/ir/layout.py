@@ -106,38 +106,79 @@ def _find_layouts(graph: Graph) -> Layouts:
     converted = ("input", "parameter", "buffer") if _converted(graph) else ()
     memo, edges, classes = current_memo(), wiring(graph), graph.classes
     class_types = memo.types_of(classes)
-    own = [
-        ABSENT if member.kind == "activation" else memo.operand(number, _own_strides(member, converted))
-        for member, number in zip(classes.types, class_types, strict=True)
-    ]
+    own = memo.own_operands(classes, class_types, lambda member: _own_strides(member, converted), bool(converted))
     members = classes.numbers.values()
     found = Layouts(memo, edges, [class_types[k] for k in members] + [ABSENT], [own[k] for k in members] + [ABSENT])
-    types, operands, storages, records = found.types, found.operands, found.storages, memo.records
     flags = bool(converted) + 2 * (graph.metadata.get(MATMUL) == "tf32")
-    operand_of, type_of, add = operands.__getitem__, types.__getitem__, found.records.append
-    family = family_of(graph, memo, flags)
+    numbers, family = memo.nodes_of(graph, flags), family_of(graph, memo, flags)
     sized = found.sized = family.at(graph) if family is not None else None
-    for position, (inputs, outputs, number) in enumerate(zip(edges.inputs, edges.outputs, memo.nodes_of(graph, flags))):
-        signature = (number, *map(operand_of, inputs), -1, *map(type_of, outputs))
-        record = records.get(signature)
-        if record is None:
-            node = graph.nodes[position]
-            if sized is not None:
-                record = sized.record(position, list(map(operand_of, inputs)), list(map(type_of, outputs)), memo)
-            record = record or _new_record(graph, node, found)
-            if not node.bodies:
-                records[signature] = record
-        add(record)
-        for output, laid_out in zip(outputs, record.operands):
-            if output >= 0:
-                operands[output] = laid_out
-        if record.has_views:
-            for output, is_shared in zip(outputs, record.shares):
-                if is_shared:
-                    storages[output] = storages[inputs[0]]
+    if sized is None or not _resize(graph, found, sized, numbers):
+        _visit(graph, found, numbers)
     if family is not None:
         family.learn(graph, found)
     return found
+
+
+def _visit(graph: Graph, found: Layouts, numbers: list[int]) -> None:
+    """Lay out the results of all nodes, one after the other; ``numbers`` are those of their fixed parts."""
+    edges, types, operands, storages = found.edges, found.types, found.operands, found.storages
+    records, add, (readers, makers, single) = found.memo.records, found.records.append, edges.getters
+    made = [make(types) for make in makers]
+    for position, (number, read, own, output) in enumerate(zip(numbers, readers, made, single)):
+        signature = (number, read(operands), own)
+        record = records.get(signature)
+        if record is None:
+            record = _new_record(graph, graph.nodes[position], found)
+            if not graph.nodes[position].bodies:
+                records[signature] = record
+        add(record)
+        if output >= 0:
+            operands[output] = record.operands[0]
+        else:
+            for several, laid_out in zip(edges.outputs[position], record.operands):
+                if several >= 0:
+                    operands[several] = laid_out
+        if record.has_views:
+            for several, is_shared in zip(edges.outputs[position], record.shares):
+                if is_shared:
+                    storages[several] = storages[edges.inputs[position][0]]
+
+
+def _resize(graph: Graph, found: Layouts, sized: Sized, numbers: list[int]) -> bool:
+    """Lay out the results of all nodes of a kind at once, where all still read operands that lie alike.
+
+    A kind are the nodes that had the same record at all known batch sizes.
+    """
+    edges, types, operands, memo = found.edges, found.types, found.operands.copy(), found.memo
+    readers, makers, _ = edges.getters
+    family, known, found.operands = sized.family, found.operands, operands
+    records: list[Record] = []
+    for kind in family.kinds:
+        position = kind.position
+        signature = (numbers[position], readers[position](operands), makers[position](types))
+        record = memo.records.get(signature)
+        if record is None:
+            node = graph.nodes[position]
+            record = sized.record(kind.template, edges.inputs[position], edges.outputs[position], found)
+            record = record or _new_record(graph, node, found)
+            if not node.bodies:
+                memo.records[signature] = record
+        records.append(record)
+        for column, laid_out in zip(kind.results, record.operands):
+            for output in column:
+                operands[output] = laid_out
+    found._made.clear()  # of storages nothing was known yet
+    if not family.reads_alike(operands):
+        found.operands = known
+        return False
+    found.records = list(map(records.__getitem__, family.kind_of))
+    storages = found.storages
+    for position, record in enumerate(found.records):
+        if record.has_views:
+            for output, is_shared in zip(edges.outputs[position], record.shares):
+                if is_shared:
+                    storages[output] = storages[edges.inputs[position][0]]
+    return True
 
 
 def _own_strides(own: TensorType, converted: tuple[str, ...]) -> tuple[int, ...]:

@@ -1,9 +1,10 @@
 """Graph: a tensor is a name, a shape, a dtype and a kind (input, parameter, …). It never holds values."""
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
@@ -131,10 +132,10 @@ class TensorClasses:
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], fixed: frozenset[str] = frozenset()) -> "TensorClasses":
         """The classes of some tensors, of which ``fixed`` keep their dtype."""
-        keys: list[tuple[Any, ...]] = list(map(_type_of, tensors.values()))
+        keys: Iterable[tuple[Any, ...]] = map(_type_of, tensors.values())
         if fixed:
             keys = [(*key, name in fixed) for name, key in zip(tensors, keys, strict=True)]
-        places = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        places: defaultdict[tuple[Any, ...], int] = defaultdict(count().__next__)  # a new key gets the next number
         numbers = dict(zip(tensors, map(places.__getitem__, keys), strict=True))
         return cls(numbers, [TensorType(*key) for key in places], fixed)
 

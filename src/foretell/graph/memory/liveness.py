@@ -23,7 +23,7 @@ module paths, such as many ONNX files, are treated as one frame.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.layout import Layout, layouts
 from foretell.graph.ir.node import Node
-from foretell.graph.memory.allocator import CachingAllocator, Plan, Tape, rounded
+from foretell.graph.memory.allocator import BLOCK_BYTES, CachingAllocator, Plan, Tape
 from foretell.graph.memory.operand_copies import einsum_between, operand_copies
 from foretell.graph.memory.workspaces import INDEX_BYTES, library_blocks
 from foretell.graph.signatures import Record
@@ -62,7 +62,12 @@ class Peak:
 
 def state_bytes(graph: Graph) -> int:
     """The bytes of parameters, buffers and constants, each rounded up to whole blocks."""
-    return sum(map(rounded, _state_sizes(graph)))
+    return _in_blocks(_state_sizes(graph))
+
+
+def _in_blocks(sizes: Iterable[int]) -> int:
+    """The sum of sizes, each rounded up to whole blocks."""
+    return sum([-(-size // BLOCK_BYTES) for size in sizes]) * BLOCK_BYTES
 
 
 def _state_sizes(graph: Graph) -> tuple[int, ...]:
@@ -83,8 +88,8 @@ def inference_peak(graph: Graph) -> Peak:
 
 def live_peak(graph: Graph, tape: Tape, persistent: Sequence[int] = ()) -> Peak:
     """Return the largest sum of live blocks: the model, its inputs, ``persistent`` blocks, and the tape."""
-    state = state_bytes(graph) + sum(map(rounded, persistent))
-    inputs = sum(rounded(graph.tensors[n].bytes) for n in graph.inputs)
+    state = state_bytes(graph) + _in_blocks(persistent)
+    inputs = _in_blocks(graph.tensors[n].bytes for n in graph.inputs)
     peak_bytes, node = tape.peak()
     return Peak(state + inputs + peak_bytes, state, node)
 
@@ -100,7 +105,7 @@ def cached_peak(graph: Graph, tape: Tape, persistent: Sequence[int] = (), worksp
     # a model is asked about again and again, for other devices and limits
     replayed = _replayed if len(tape.events) <= _MAX_KEPT_EVENTS else _replayed.__wrapped__
     most, event = replayed(state, inputs, tuple(workspaces), tuple(persistent), tuple(tape.events))
-    return Peak(most, sum(map(rounded, state)) + sum(map(rounded, persistent)), tape.node_at(event))
+    return Peak(most, _in_blocks(state) + _in_blocks(persistent), tape.node_at(event))
 
 
 @lru_cache(maxsize=128)

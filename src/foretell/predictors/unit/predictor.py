@@ -291,7 +291,7 @@ def operator_shares(units: Units, unit_us: NDArray[np.float64], latency_ms: floa
     """The predicted time by operator, longest first; units are scaled so that they add up to the latency."""
     row, names = _operators(units.operators, units.phases)
     count = len(names)
-    compute, memory = np.exp2(units.features[:, _TIMES]).T
+    compute, memory = np.exp2(units.rows[:, _TIMES])[units.member].T
     # a bound is max(compute, memory) + launches: what is left is the launches
     launch_us = units.bound_us - np.maximum(compute, memory)
     limits = np.stack(
