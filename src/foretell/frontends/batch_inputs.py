@@ -2,7 +2,7 @@
 
 Example inputs, ``.pt2`` files and ONNX files with fixed shapes do not say which axis is the batch. The first axis is
 taken for it where all inputs agree, where nothing in the graph reads across it, and where it reaches an output.
-Otherwise the inputs stay as they are: 2,708 nodes of a graph network are not 2,708 items, and 30 steps of time no batch.
+Otherwise the inputs stay as they are: 2,708 nodes of a graph network are not 2,708 items, nor 30 steps a batch.
 """
 
 from collections.abc import Iterable
