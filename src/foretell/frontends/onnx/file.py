@@ -135,7 +135,7 @@ def _convert(
     proto: GraphProto, opsets: Mapping[str, int], inputs: tuple[OpenInput, ...], batch_size: int, name: str
 ) -> Graph:
     """Convert the model at one batch size."""
-    shapes = Shapes(opsets, Declared(proto), Budget(name))
+    shapes = Shapes(opsets, Declared(proto, _symbols(proto, inputs, batch_size)), Budget(name))
     for entry in inputs:
         shapes.enter(entry.name, entry.at_batch(batch_size), entry.element_type)
     reader = NodeReader(shapes)
@@ -155,6 +155,17 @@ def _convert(
             f"across it. Give the whole shape, with ! for no batch, such as --input {unnamed.name}={sizes}!"
         )
     return marked
+
+
+def _symbols(proto: GraphProto, inputs: Iterable[OpenInput], batch_size: int) -> dict[str, int]:
+    """The sizes of the symbols in the shapes of inputs; one that has two sizes is left out."""
+    dims = {entry.name: entry.type.tensor_type.shape.dim for entry in proto.input}
+    found: dict[str, set[int]] = {}
+    for entry in inputs:
+        for dim, size in zip(dims[entry.name], entry.at_batch(batch_size)):
+            if dim.dim_param:
+                found.setdefault(dim.dim_param, set()).add(size)
+    return {symbol: sizes.pop() for symbol, sizes in found.items() if len(sizes) == 1}
 
 
 def _read_nodes(proto: GraphProto, shapes: Shapes, reader: NodeReader) -> list[Node]:
