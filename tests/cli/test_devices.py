@@ -12,7 +12,7 @@ from foretell.devices import all_devices
 def test_devices(capsys: pytest.CaptureFixture[str]) -> None:
     assert "h200" in run(capsys, "devices")
     assert "mig:1g.18gb" in run(capsys, "devices", "h200")
-    assert any(d["id"] == "h200" for d in json.loads(run(capsys, "devices", "--json")))
+    assert any(d["id"] == "h200" for d in json.loads(run(capsys, "devices", "--json"))["devices"])
 
 
 def test_the_list_is_one_line_a_device_by_maker_and_architecture_newest_first(

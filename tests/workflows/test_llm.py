@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import foretell
-from foretell.errors import DeviceError, InputError
+from foretell.errors import DeviceError, InputError, ModelError
 from foretell.records import Estimate, Prediction
 
 LLAMA = "meta-llama/Llama-3.1-8B"
@@ -20,7 +20,7 @@ KEYS = {
 
 
 def ask(model: str = LLAMA, **options: object) -> foretell.LlmPrediction:
-    return foretell.llm(model, **{"device": "h200", "input_tokens": 256, "output_tokens": 32, **options})  # type: ignore[arg-type]
+    return foretell.llm(model, **{"device": "h200", "input_tokens": 256, "output_tokens": 128, **options})  # type: ignore[arg-type]
 
 
 def test_an_answer_has_the_keys_of_the_contract() -> None:
@@ -80,6 +80,14 @@ def test_an_answer_of_one_token_has_no_time_between_tokens() -> None:
     assert answer.energy_j_per_token is not None
 
 
+def test_short_answers_are_said_to_be_unmeasured_and_are_less_sure() -> None:
+    short, long = ask(output_tokens=20), ask(output_tokens=100)
+    assert any("fewer than 100 tokens" in warning for warning in short.warnings)
+    assert not any("fewer than" in warning for warning in long.warnings)
+    widths = [answer.ttft_ms.high / answer.ttft_ms.value for answer in (short, long)]  # type: ignore[union-attr]
+    assert widths[0] > widths[1]
+
+
 def test_more_requests_than_the_cache_holds_wait() -> None:
     options = {"input_tokens": 8000, "output_tokens": 200, "device": "l40s", "gpus": 1}
     few, many = ask(concurrency=4, **options), ask(concurrency=64, **options)
@@ -119,9 +127,15 @@ def test_a_gpu_without_measured_kernels_is_extrapolated() -> None:
         ({"expert_parallel": 2}, "no experts"),
         ({"input_tokens": 0}, "from 1"),
         ({"concurrency": -1}, "from 1"),
+        ({"concurrency": 2.5}, "whole number"),
+        ({"input_tokens": True}, "whole number"),
+        ({"output_tokens": "12"}, "whole number"),
+        ({"pue": 0.5}, "PUE is 0.5"),
+        ({"pue": float("nan")}, "PUE is nan"),
         ({"memory_fraction": 1.5}, "at most 1"),
         ({"engine": "vlm"}, "Did you mean 'vllm'"),
-        ({"weights": "fp9"}, "Choose from"),
+        ({"weights": "nothing"}, r"'nothing'\. Choose from: [^.]*\.$"),  # the choices once
+        ({"engine": "nothing"}, r"'nothing'\. Choose from: [^.]*\.$"),
         ({"engine": "eager", "weights": "fp8"}, "--engine paged"),
     ],
 )
@@ -129,6 +143,18 @@ def test_bad_input_is_one_line(options: dict[str, object], word: str) -> None:
     with pytest.raises(InputError, match=word) as raised:
         ask(**options)
     assert "\n" not in str(raised.value)
+
+
+def test_a_gpu_of_another_maker_is_refused() -> None:
+    """Its number of a compute capability is no number (gfx942)."""
+    with pytest.raises(DeviceError, match="mi300x is a GPU of AMD"):
+        ask(device="mi300x")
+
+
+def test_a_model_of_the_other_table_is_found_and_an_encoder_is_called_one() -> None:
+    assert ask("hf:gpt2", input_tokens=512, output_tokens=100).fits
+    with pytest.raises(ModelError, match="bert"):
+        ask("hf:bert-base-uncased", input_tokens=128, output_tokens=100)
 
 
 def test_units_that_a_gpu_lacks_are_refused() -> None:

@@ -51,6 +51,7 @@ class Untouched:
         ),
         ({"latency_limit_ms": 0}, "The latency limit is 0 ms; it must be a number above 0."),
         ({"runtime": "compiled", "mode": "training"}, "torch.compile was measured in inference, not in training"),
+        ({"mode": "training", "dtype": "fp8"}, "A training step in fp8 is not predicted: its master weights"),
         ({"batch_size": 0}, "The batch size is 0; it must be a whole number between 1 and 1048576."),
         ({"batch_size": MAX_BATCH + 1}, "The batch size is 1048577; it must be a whole number between 1 and 1048576."),
         ({"context": 0}, "The context is 0; it must be 1 token or more."),

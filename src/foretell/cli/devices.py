@@ -33,7 +33,7 @@ def run(name: str | None, out: Path | None, kind: str | None, as_json: bool) -> 
     if name == NEW:
         _make_new(out, kind)
     elif as_json:
-        shown: Any = _as_dict(device_of(name)) if name else [_as_dict(d) for d in all_devices()]
+        shown = _as_dict(device_of(name)) if name else {"devices": [_as_dict(d) for d in all_devices()]}
         click.echo(json.dumps(shown, indent=1))
     elif name:
         _print_one(device_of(name))

@@ -1,14 +1,15 @@
 """Frontends: whether inputs of fixed shapes have a batch.
 
 Example inputs, ``.pt2`` files and ONNX files with fixed shapes do not say which axis is the batch. The first axis is
-taken for it where all inputs agree, and where nothing in the graph reads across it. Otherwise the inputs stay as they
-are: 2,708 nodes of a graph network are not 2,708 items.
+taken for it where all inputs agree, where nothing in the graph reads across it, and where it reaches an output.
+Otherwise the inputs stay as they are: 2,708 nodes of a graph network are not 2,708 items, nor 30 steps a batch.
 """
 
 from collections.abc import Iterable
 
+from foretell.frontends.batch_mixing import keeps_batch, mixes_batch
 from foretell.graph import Graph
-from foretell.graph.ir.batch import mixes_batch, without_batch
+from foretell.graph.ir.batch import without_batch
 
 
 def shared_batch(shapes: Iterable[tuple[int, ...]]) -> int | None:
@@ -37,10 +38,12 @@ def refuse_false_batch(graph: Graph, *, has_batch: bool) -> Graph:
         return without_batch(
             graph, f"The inputs ({_shapes(graph)}) have no common first axis: they are taken as they are, as one item."
         )
-    if graph.batch_size > 1 and (node := mixes_batch(graph)) is not None:
-        reason = f"the first axis of the inputs ({_shapes(graph)}) is no batch, because {node.op} reads across it"
-        return without_batch(graph, f"Taken as one item: {reason}.")
-    return graph
+    operator = mixes_batch(graph)
+    if operator is None and (graph.batch_size == 1 or keeps_batch(graph)):
+        return graph
+    why = "no output has it" if operator is None else f"{operator} reads across it"
+    reason = f"the first axis of the inputs ({_shapes(graph)}) is no batch, because {why}"
+    return without_batch(graph, f"Taken as one item: {reason}.")
 
 
 def _shapes(graph: Graph) -> str:

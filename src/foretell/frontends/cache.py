@@ -16,7 +16,7 @@ from foretell.graph import Graph
 from foretell.graph.ir import serde
 
 # raise it when any conversion changes: no older entry is found
-CONVERTER_VERSION = 7
+CONVERTER_VERSION = 8
 # raise it when only a framework's worker or the normalisation changes: cached graphs of PyTorch models stay valid
 NORMALISER_VERSION = 3
 MAX_ENTRIES = 2000  # the least recently used ones beyond this are deleted

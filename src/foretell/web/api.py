@@ -125,7 +125,7 @@ def _add_routes(app: FastAPI, queue: RequestQueue, pool: Pool, metrics: Metrics)
 
     @app.get("/api/devices", responses={200: {"content": {_JSON: {"schema": {"type": "array"}}}}, **problems(401)})
     async def devices() -> Response:
-        """The catalogue of devices, as foretell devices --json prints it."""
+        """The catalogue of devices: the list that foretell devices --json has in `devices`."""
         return Response(catalogue, media_type=_JSON)
 
     @app.post("/api/uploads", status_code=201, openapi_extra=FILE_BODY, responses=problems())

@@ -286,8 +286,6 @@ def considered(devices: Sequence[str | Device], renting: Renting) -> tuple[list[
 
     Of all devices, those that somebody rents out: most of the catalogue has no price.
     """
-    if renting.pue is not None and not 1 <= renting.pue < math.inf:
-        raise InputError(f"The PUE is {renting.pue:g}; it must be a number of at least 1, or left out.")
     if renting.country is not None:
         load_carbon().intensity(country=renting.country)  # refuses an unknown one
     rented = {price.device for price in load_prices(renting.prices)}
@@ -334,6 +332,8 @@ def _copies(prediction: Prediction) -> int:
 
 def find_offers(devices: Sequence[Device], renting: Renting) -> list[Offer]:
     """What can be rented for each device. A device without any price is offered too, with an unknown price."""
+    if renting.pue is not None and not 1 <= renting.pue < math.inf:
+        raise InputError(f"The PUE is {renting.pue:g}; it must be a number of at least 1, or left out.")
     if renting.market not in MARKETS:
         raise InputError(f"Unknown market {renting.market!r}.{did_you_mean(renting.market, MARKETS)}")
     prices, carbon = load_prices(renting.prices), load_carbon()

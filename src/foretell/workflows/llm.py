@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from foretell.devices import Device, device_of
@@ -19,7 +20,7 @@ from foretell.predictors.llm.engines import EAGER, ENGINES, PAGED, shipped_engin
 from foretell.predictors.llm.kernels import shipped_kernels
 from foretell.predictors.llm.placement import choose_precision, divide, smallest
 from foretell.predictors.llm.power import SPREAD, power_w, touched
-from foretell.predictors.llm.serving import Load, steady_load
+from foretell.predictors.llm.serving import LEAST_ANSWER, Load, steady_load
 from foretell.predictors.llm.steps import Steps
 from foretell.readable import Readable, flat_row, spell
 from foretell.records import Estimate
@@ -170,9 +171,7 @@ def llm(
     place_on = device_of(device)
     check_numbers(input_tokens, output_tokens, concurrency, memory_fraction)
     if engine not in ENGINES:
-        raise InputError(
-            f"Unknown engine {engine!r}.{did_you_mean(engine, ENGINES)} Choose from: {', '.join(ENGINES)}."
-        )
+        raise InputError(f"Unknown engine {engine!r}.{did_you_mean(engine, ENGINES)}")
     architecture = load_architecture(model)
     tokens = input_tokens + output_tokens
     if tokens > architecture.context:
@@ -213,7 +212,8 @@ def _served(
     fitted, kernels, device = shipped_engines(), shipped_kernels(), place.device
     notes = [*place.architecture.notes, *unmeasured, *_notes(place.architecture, device, answer)]
     is_known = device.id in kernels.devices
-    width = (1.0 if is_known else _OTHER_DEVICE) * (_UNMEASURED if unmeasured else 1.0)
+    is_measured = not unmeasured and answer.output_tokens >= LEAST_ANSWER
+    width = (1.0 if is_known else _OTHER_DEVICE) * (1.0 if is_measured else _UNMEASURED)
     if not is_known:
         notes.append(f"Kernels were measured on {', '.join(kernels.devices)}; {device.id} is extrapolated from them.")
     spreads = tuple(fitted.spread[name] * width for name in ("ttft", "tpot", "rate"))
@@ -227,12 +227,17 @@ def check_numbers(input_tokens: int, output_tokens: int, concurrency: int, fract
         ("--input-tokens", input_tokens, _MAX_TOKENS), ("--output-tokens", output_tokens, _MAX_TOKENS),
         ("--concurrency", concurrency, _MAX_CLIENTS),
     ):  # fmt: skip
-        if not 1 <= value <= most:
-            raise InputError(f"{name} is {value}; it must be from 1 to {most:,}.")
+        check_count(name, value, most)
     if not 0 < fraction <= 1:
         raise InputError(
             f"The memory fraction is {fraction}; it must be above 0 and at most 1, such as {MEMORY_FRACTION}."
         )
+
+
+def check_count(name: str, value: object, most: int) -> None:
+    """Refuse what is no whole number from 1 on."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= most:
+        raise InputError(f"{name} is {value}; it must be a whole number from 1 to {most:,}.")
 
 
 def _memory(
@@ -267,6 +272,8 @@ def _notes(model: Architecture, device: Device, answer: LlmPrediction) -> Iterat
         )
     if min(answer.concurrency, answer.max_concurrency) > _MOST_TAUGHT * answer.data_parallel:
         yield f"More than {_MOST_TAUGHT} requests at a time on one replica were not measured."
+    if answer.output_tokens < LEAST_ANSWER and answer.engine != EAGER:
+        yield f"Answers of fewer than {LEAST_ANSWER} tokens were not measured."
     if model.model_type == "glm_moe_dsa":
         yield "Its sparse attention was not measured: it is counted as dense latent attention."
     if any(isinstance(group.attention, LinearAttention) for group in model.groups):

@@ -26,8 +26,8 @@ from foretell.workflows.workload import (
     runtime_name,
 )
 
-_SMALL_FORMATS = ("fp8", "fp4")
-_INT8 = ("int8", "uint8")
+# formats that no product was measured in, by the dtype of a tensor
+_SMALL_FORMATS = {"fp8": "fp8", "fp4": "fp4", "int8": "int8", "uint8": "int8"}
 EXPLAINED = ("units", "kernels")
 
 
@@ -207,8 +207,8 @@ def _explain(
 def with_precision(prediction: Prediction, workload: Workload) -> Prediction:
     """Say that a small format was not measured, and widen the intervals; a device may lack its units altogether."""
     device = workload.target.device
-    dtype = "int8" if _multiplies_int8(workload) else workload.dtype
-    if dtype not in (*_SMALL_FORMATS, "int8"):
+    dtype = _small_format(workload) or workload.dtype
+    if dtype not in _SMALL_FORMATS.values():
         return prediction
     lacks = dtype not in device.tensor_tflops
     warning = (
@@ -231,16 +231,17 @@ def with_precision(prediction: Prediction, workload: Workload) -> Prediction:
     )
 
 
-def _multiplies_int8(workload: Workload) -> bool:
-    """Whether a product or convolution of a quantised model reads 8-bit activations."""
+def _small_format(workload: Workload) -> str | None:
+    """The format of 8 or 4 bits in which a product or convolution of a quantised model reads its activations."""
     graph = workload.graph
-    if all(tensor.dtype not in _INT8 for tensor in graph.classes.types):
-        return False
-    return any(
-        node.inputs[0] and graph.tensors[node.inputs[0]].dtype in _INT8
+    if all(tensor.dtype not in _SMALL_FORMATS for tensor in graph.classes.types):
+        return None
+    read = (
+        graph.tensors[node.inputs[0]].dtype
         for node in graph.nodes
-        if node.inputs and lookup(node.op, node.domain).kind == "contraction"
+        if node.inputs and node.inputs[0] and lookup(node.op, node.domain).kind == "contraction"
     )
+    return next((_SMALL_FORMATS[dtype] for dtype in read if dtype in _SMALL_FORMATS), None)
 
 
 def advise_mig(

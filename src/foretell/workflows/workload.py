@@ -26,6 +26,7 @@ RUNTIMES = (CUDA_GRAPH, EAGER, COMPILED)
 _OLD_NAMES = {"compile": COMPILED}  # understood, but not shown
 MAX_BATCH = 2**20
 _AUTOCAST_DTYPES = ("fp16", "bf16")
+_MASTERED = ("fp8", "fp4")  # formats in which nobody keeps the weights that are trained
 InputShape = str | Sequence[int] | Sequence[str] | Mapping[str, Sequence[int]] | None
 
 
@@ -83,6 +84,11 @@ def read_configuration(
     if number == TF32 and not place.is_nvidia:
         what = "a CPU" if place.is_cpu else f"a GPU of {place.vendor}"
         raise InputError(f"TF32 is a precision of NVIDIA's GPUs; {place.id} is {what}: use fp32.")
+    if number in _MASTERED and mode == "training":
+        raise InputError(
+            f"A training step in {number} is not predicted: its master weights and optimizer stay wider, and none was "
+            "measured. Use bf16 or fp16, which mean autocast."
+        )
     if number == "fp64" and "fp64" not in place.vector_tflops:
         raise InputError(f"No rate in fp64 is known of {place.id} (some GPUs have none): use fp32.")
     return Configuration(target, size, number, mode, check_optimizer(optimizer, mode), channels_last)

@@ -33,7 +33,8 @@ def test_one_line_per_point_is_printed_and_a_file_is_written(
 
 
 def test_json_has_rows_with_intervals(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (row,) = json.loads(run(capsys, "sweep", model, "-b", "4", "--json"))
+    answer = json.loads(run(capsys, "sweep", model, "-b", "4", "--json"))
+    (row,) = answer["points"]  # one object, as every --json
     assert row["batch_size"] == 4
     assert row["latency_ms_low"] < row["latency_ms"] < row["latency_ms_high"]
     assert row["fits"] is True

@@ -219,9 +219,7 @@ def test_a_scan_walks_along_an_axis() -> None:
         [value("s2", 3, 4), value("o", 3, 5)],
     )
     node = helper.make_node("Scan", ["s0", "x"], ["end", "all"], body=body, num_scan_inputs=1)
-    graph = load_graph(
-        model([node], [value("x", 6, 3, 4)], ["end", "all"], (weight("s0", 3, 4), weight("w", 4, 5))), batch_size=6
-    )
+    graph = load_graph(model([node], [value("x", 6, 3, 4)], ["end", "all"], (weight("s0", 3, 4), weight("w", 4, 5))))
     assert shape(graph, "all") == (6, 3, 5)
     assert shape(graph, "end") == (3, 4)
     assert macs(graph) == 6 * 3 * 4 * 5

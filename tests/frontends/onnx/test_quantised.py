@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import foretell
 from foretell.graph import Graph
 from foretell.workflows.inspect import inspect
 from foretell.workflows.workload import load_graph
@@ -124,3 +125,23 @@ def test_what_cannot_be_fused_is_read_as_written(monkeypatch: pytest.MonkeyPatch
     graph = load_graph(model(wrapped("x", "y"), WEIGHTS))
     assert operators(graph).count("DequantizeLinear") == 4
     assert "read as written" in graph.warnings[-1]
+
+
+def test_fp8_stays_fp8_whatever_the_rest_is_cast_to() -> None:
+    """It was counted as a product of fp32: four times the bytes of its weights, and other units."""
+    small = TensorProto.FLOAT8E4M3FN
+    weights = [helper.make_tensor(n, small, dims, bytes(size), raw=True) for n, dims, size in
+               (("w", [6, 6], 36), ("z8", [], 1))]  # fmt: skip
+    nodes = [
+        node("QuantizeLinear", "x s z8", "q"), node("DequantizeLinear", "q s z8", "d"),
+        node("DequantizeLinear", "w s", "v"), node("MatMul", "d v", "y"),
+    ]  # fmt: skip
+    proto = model(nodes, {})
+    proto.graph.initializer.extend(weights)
+    for dtype in ("fp32", "fp16"):
+        graph = load_graph(proto).with_dtype(dtype)
+        assert operators(graph) == ["QuantizeLinear", "MatMul"]
+        assert [graph.tensors[name].dtype for name in graph.nodes[1].inputs] == ["fp8", "fp8"]
+        assert (graph.tensors["x"].dtype, graph.tensors["y"].dtype) == (dtype, dtype)
+    answer = foretell.predict(proto)
+    assert any("No operator was measured in fp8" in warning for warning in answer.warnings)

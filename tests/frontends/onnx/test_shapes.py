@@ -8,6 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from foretell.errors import ModelError
 from foretell.frontends.onnx.shapes import Shapes, read_attributes, read_type
+from foretell.workflows.workload import load_graph
 
 
 def _shapes(**shapes: tuple[int, ...]) -> Shapes:
@@ -61,3 +62,13 @@ def test_types_and_weights() -> None:
         _run(shapes, "Mul", [name, name], [f"{name} squared"])
     assert "block.gain squared" not in shapes.values  # a weight is never folded away
     assert shapes.values["gain squared"].tolist() == [4.0]
+
+
+def test_a_symbol_of_an_input_has_its_size_everywhere() -> None:
+    """Nothing infers the shape of a foreign operator, but the file states it, with the symbol of the batch."""
+    values = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 6]) for name in ("x", "h", "y")}
+    nodes = [helper.make_node("Mine", ["x"], ["h"], domain="my.corp"), helper.make_node("Relu", ["h"], ["y"])]
+    graph = helper.make_graph(nodes, "net", [values["x"]], [values["y"]], value_info=[values["h"]])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("my.corp", 1)])
+    read = load_graph(model, batch_size=5, allow_unknown=True)
+    assert read.tensors["h"].shape == (5, 6)

@@ -47,6 +47,17 @@ def test_a_cast_to_the_same_dtype_does_nothing():
     assert graph_costs(graph).total.launches == 0
 
 
+def test_a_weight_norm_is_one_kernel_that_reads_and_writes_the_weight():
+    gain = Tensor("g", (8, 1), kind="parameter")
+    weight = Tensor("x", (8, 6), kind="parameter")
+    call = AtenCall("n", "aten._weight_norm.default", {"v": Ref("x"), "g": Ref("g")}, ("y",))
+    graph = program([call], weight, gain, Tensor("y", (8, 6)))
+    costs = graph_costs(graph)
+    cost = costs.total
+    assert (costs.unknown_operators, cost.launches) == ({}, 1)
+    assert (cost.flops, cost.bytes_read, cost.bytes_written) == (5 * 48, 4 * (48 + 8), 4 * 48)
+
+
 def test_dropout_runs_only_in_training_and_with_a_rate():
     ops = [
         one("aten.dropout.default", a, (2, 8), (2, 8)).nodes[0].op

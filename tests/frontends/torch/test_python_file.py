@@ -136,6 +136,67 @@ def test_inputs_without_a_batch_stay_as_they_are(tmp_path: Path, function: str, 
         load_graph(model, batch_size=4, trust=True)
 
 
+TIME_FIRST = """import torch
+def recurrent():
+    return torch.nn.LSTM(6, 8), torch.zeros(30, 4, 6)
+def transformer():
+    return torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=False), torch.zeros(30, 4, 16)
+def image():
+    return torch.nn.Conv2d(3, 5, 3), torch.zeros(3, 9, 9)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "operator", "macs", "shape"),
+    [
+        ("recurrent", "LSTM", 30 * 4 * 32 * (6 + 8), "4x6"),
+        ("transformer", "Attention", 30 * 4 * (4 * 256 + 2 * 16 * 32) + 2 * 4 * 30 * 30 * 16, "4x16"),
+        ("image", "Conv", 5 * 27 * 49, ""),
+    ],
+)
+def test_a_first_axis_of_time_is_no_batch(tmp_path: Path, function: str, operator: str, macs: int, shape: str) -> None:
+    """PyTorch's own layers take (time, batch, …) unless they are told otherwise."""
+    pytest.importorskip("torch")
+    (tmp_path / "net.py").write_text(TIME_FIRST)
+    model = f"{tmp_path / 'net.py'}:{function}"
+    graph = load_graph(model, trust=True)
+    assert graph_costs(graph).total.macs == macs
+    assert any(f"{operator} reads across it" in warning for warning in graph.warnings)
+    if shape:
+        with pytest.raises(InputError, match=f"{operator} of net.py:{function} reads across the first axis"):
+            load_graph(model, trust=True, input_shape=shape)
+
+
+def test_weights_that_a_hook_computes_are_not_copied(tmp_path: Path) -> None:
+    """The old weight_norm and spectral_norm leave a tensor that is no leaf, which deepcopy refuses."""
+    pytest.importorskip("torch")
+    code = """import torch, warnings
+from torch.nn.utils import spectral_norm, weight_norm
+warnings.simplefilter("ignore")
+def build():
+    return torch.nn.Sequential(weight_norm(torch.nn.Linear(6, 8)), spectral_norm(torch.nn.Linear(8, 5)))
+"""
+    (tmp_path / "net.py").write_text(code)
+    graph = load_graph(f"{tmp_path / 'net.py'}:build", input_shape="6", batch_size=3, trust=True)
+    assert graph.parameter_count == 6 * 8 + 8 + 8 + 8 * 5 + 5
+    assert graph_costs(graph).total.macs >= 3 * (6 * 8 + 8 * 5)
+
+
+def test_a_module_that_cannot_be_copied_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    code = """import torch, threading
+class Net(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(6, 8)
+        self.lock = threading.Lock()
+def build():
+    return Net()
+"""
+    (tmp_path / "net.py").write_text(code)
+    with pytest.raises(ModelError, match=r"Cannot copy Net: cannot pickle"):
+        load_graph(f"{tmp_path / 'net.py'}:build", input_shape="6", trust=True)
+
+
 @pytest.mark.parametrize("texts", [["22x33!", "2x70!:int64"], ["x=22x33!", "edges=2x70!:int64"]])
 def test_an_input_with_an_exclamation_mark_has_no_batch(tmp_path: Path, texts: list[str]) -> None:
     """22 and 33 are multiples of the batch that models are traced with: nothing but the mark says what they are."""

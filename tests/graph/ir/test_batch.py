@@ -53,6 +53,8 @@ def marked(
         ("Einsum", [((5, 4), None), ((B, 7, 4), 0)], (7, 5, B), {"equation": "jk,bok->ojb"}, 2),
         ("Einsum", [((B, 4), 0), ((B, 4), 0)], (4,), {"equation": "bi,bi->i"}, None),
         ("Concat", [((B, 4), 0), ((B, 4), 0)], (B, 8), {"axis": 1}, 0),
+        ("Concat", [((B, 4), 0), ((B, 4), 0)], (2 * B, B, 4), {}, 1),  # PyTorch's stack makes a new axis
+        ("Concat", [((4, B), 1), ((4, B), 1)], (4, B, B), {"axis": -1}, 1),
         ("LSTM", [((7, B, 5), 1), ((1, 12, 5), None), ((1, 12, 3), None)], (7, 1, B, 3), {"hidden_size": 3}, 2),
         ("GRU", [((B, 7, 5), 0)], (B, 7, 3), {"batch_first": 1}, 0),
         ("Softmax", [((B, 4), 0)], (B, 4), {}, 0),

@@ -36,6 +36,18 @@ def test_rates_follow_from_the_times_and_clients_wait_for_each_other() -> None:
     assert many.tokens_per_s > few.tokens_per_s
 
 
+def test_a_longer_answer_never_means_more_requests() -> None:
+    """One token more halved the requests a second: an arrival was taken to wait for steps full of prompts."""
+    loads = [steady_load(STEPS, ENGINE, 1024, answer, 16, MEMORY_FRACTION) for answer in (2, 3, 4, 8, 32, 100, 128)]
+    rates = [load.requests_per_s for load in loads]
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_the_first_token_of_one_client_does_not_wait_for_its_others() -> None:
+    loads = [steady_load(STEPS, ENGINE, 1024, answer, 1, MEMORY_FRACTION) for answer in (1, 2, 50, 200)]
+    assert [load.ttft_ms for load in loads] == pytest.approx([loads[0].ttft_ms] * 4, rel=0.01)
+
+
 def test_an_arrival_waits_beside_the_queue() -> None:
     assert with_arrival(10.0, 5.0, ENGINE) == pytest.approx(10 + ENGINE.arrival_ms + 5 * ENGINE.arrival_steps)
     engine = replace(ENGINE, mixture_prompts=1.3, expert_layer_ms=2.0)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from foretell.errors import InputError
 from foretell.workflows.llm import llm
 from foretell.workflows.serving.simulate import SimulatedServing, simulate
 
@@ -58,3 +59,18 @@ def test_a_trace_gives_lengths_and_times(tmp_path: Path) -> None:
     assert followed.offered_per_s == pytest.approx(1.0)
     assert run(40, trace=tmp_path / "trace.parquet", requests_per_s=5.0).offered_per_s == pytest.approx(5.0)
     assert run(40, trace=tmp_path / "trace.parquet", concurrency=4).mean_in_flight == pytest.approx(4, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"requests_per_s": 0}, "above 0"),
+        ({"concurrency": 1.5}, "whole number"),
+        ({"requests_per_s": 1, "ttft_limit_ms": -1}, "--ttft-limit-ms is -1"),
+        ({"requests_per_s": 1, "tpot_limit_ms": float("nan")}, "--tpot-limit-ms is nan"),
+    ],
+)
+def test_bad_input_is_one_line(options: dict[str, float], word: str) -> None:
+    with pytest.raises(InputError, match=word) as raised:
+        run(**options)  # type: ignore[arg-type]
+    assert "\n" not in str(raised.value)

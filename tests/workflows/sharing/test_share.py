@@ -160,3 +160,15 @@ def test_mps_adds_to_every_launch() -> None:
     assert job.alone_ms.low - sliced.alone_ms.low == pytest.approx(added_ms)
     assert any("alone under MPS" in text and f"{added_ms:.2g} ms" in text for text in under_mps.warnings)
     assert not any("under MPS" in text for text in in_turns.warnings)
+
+
+def test_fewer_sms_are_never_faster_alone() -> None:
+    """Nine tenths of the SMs come from measured slices, all of them from the whole device and what MPS adds."""
+    model = tiny_onnx(size=64)
+    alone = {part: share([model] * 2, percentages=[part, 100]).jobs[0].alone_ms.value for part in (50, 90, 99, 100)}
+    assert list(alone.values()) == sorted(alone.values(), reverse=True)
+
+
+def test_what_mps_adds_is_said_of_those_that_it_is_added_to() -> None:
+    told = share([tiny_onnx()] * 2, percentages=[30, 60]).warnings
+    assert not any("are added" in text for text in told)

@@ -84,7 +84,7 @@ def run(
     if out is not None:
         write_points(points, out)
     if as_json:
-        click.echo(json.dumps([point.to_row() for point in points], indent=1))
+        click.echo(json.dumps({"points": [point.to_row() for point in points]}, indent=1))
         return
     _show(points, model)
     if out is not None:

@@ -79,6 +79,15 @@ def is_shipped(config: HfConfig) -> bool:
     return _lookup(config.name) == config.values
 
 
+def names_shipped(ident: str) -> bool:
+    """Whether an ID, or its short name, is in the table that is shipped with foretell.
+
+    >>> names_shipped("gpt2"), names_shipped("gpt9")
+    (True, False)
+    """
+    return _lookup(ident) is not None
+
+
 def known_models() -> list[str]:
     """Return the IDs of the models whose configs are shipped with foretell.
 

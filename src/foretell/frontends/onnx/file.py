@@ -10,6 +10,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from foretell.errors import ForetellError, InputError, ModelError
 from foretell.frontends.batch_inputs import refuse_false_batch, shared_batch
+from foretell.frontends.batch_mixing import mixes_batch
 from foretell.frontends.budget import MAX_ONNX_BYTES, Budget, check_size
 from foretell.frontends.onnx.checks import bodies, check_model, inline_functions, label
 from foretell.frontends.onnx.control import CONTROL, mark_bodies, outer_names, read_control
@@ -21,7 +22,7 @@ from foretell.frontends.onnx.sequences import lower
 from foretell.frontends.onnx.shapes import Declared, Shapes, read_attributes
 from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph, Node, Tensor
-from foretell.graph.ir.batch import mark_batch_axes, mixes_batch
+from foretell.graph.ir.batch import mark_batch_axes
 from foretell.graph.ir.graph import sort_nodes
 from foretell.graph.ir.patterns import tie_patterns
 from foretell.graph.ir.tensor import TensorKind
@@ -134,7 +135,7 @@ def _convert(
     proto: GraphProto, opsets: Mapping[str, int], inputs: tuple[OpenInput, ...], batch_size: int, name: str
 ) -> Graph:
     """Convert the model at one batch size."""
-    shapes = Shapes(opsets, Declared(proto), Budget(name))
+    shapes = Shapes(opsets, Declared(proto, _symbols(proto, inputs, batch_size)), Budget(name))
     for entry in inputs:
         shapes.enter(entry.name, entry.at_batch(batch_size), entry.element_type)
     reader = NodeReader(shapes)
@@ -147,13 +148,24 @@ def _convert(
     if all(None not in i.shape for i in inputs):
         return marked if all(i.whole for i in inputs) else refuse_false_batch(marked, has_batch=has_batch)
     unnamed = next((i for i in inputs if i.open_axis), None)
-    if unnamed is not None and (node := mixes_batch(marked)) is not None:
+    if unnamed is not None and (operator := mixes_batch(marked)) is not None:
         sizes = "x".join(str(d or "2708") for d in unnamed.shape)
         raise InputError(
-            f"The open axis {unnamed.open_axis!r} of the input {unnamed.name!r} is no batch, because {node.op} reads "
+            f"The open axis {unnamed.open_axis!r} of the input {unnamed.name!r} is no batch, because {operator} reads "
             f"across it. Give the whole shape, with ! for no batch, such as --input {unnamed.name}={sizes}!"
         )
     return marked
+
+
+def _symbols(proto: GraphProto, inputs: Iterable[OpenInput], batch_size: int) -> dict[str, int]:
+    """The sizes of the symbols in the shapes of inputs; one that has two sizes is left out."""
+    dims = {entry.name: entry.type.tensor_type.shape.dim for entry in proto.input}
+    found: dict[str, set[int]] = {}
+    for entry in inputs:
+        for dim, size in zip(dims[entry.name], entry.at_batch(batch_size)):
+            if dim.dim_param:
+                found.setdefault(dim.dim_param, set()).add(size)
+    return {symbol: sizes.pop() for symbol, sizes in found.items() if len(sizes) == 1}
 
 
 def _read_nodes(proto: GraphProto, shapes: Shapes, reader: NodeReader) -> list[Node]:

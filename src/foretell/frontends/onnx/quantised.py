@@ -1,7 +1,7 @@
 """Frontends: reads quantised ONNX models as engines run them: QuantizeLinear and DequantizeLinear join other nodes.
 
 A model in the QDQ form wraps every operator: its inputs are dequantised, it computes in floating point, and its result
-is quantised again. ONNX Runtime and TensorRT run that as one operator on 8-bit numbers. So here:
+is quantised again. ONNX Runtime and TensorRT run that as one operator on 8-bit numbers (int8 or fp8). So here:
 
 - a product or convolution whose activation and weights are dequantised reads the 8-bit tensors themselves; a bias is
   read as it is stored, and where its result goes into one QuantizeLinear, directly or through a Relu or Clip, these
@@ -28,7 +28,7 @@ _MOVED = frozenset(
         "Softmax", "HardSwish", "HardSigmoid", "Identity",
     }
 )  # fmt: skip
-_SMALL = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2"})
+_SMALL = frozenset({"int8", "uint8", "fp8", "int4", "uint4", "fp4", "int2", "uint2"})
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
 
@@ -51,7 +51,9 @@ def fuse_quantised(graph: Graph) -> Graph:
         graph.name, nodes, kept, graph.inputs, graph.outputs, batch_size=graph.batch_size,
         warnings=(*graph.warnings, note), metadata=graph.metadata, held=graph.held,
     )  # fmt: skip
-    return replace(fused, fixed=graph.fixed & kept.keys())
+    # what a file stores in fp8 stays so when the rest is cast, as int8 does, though fp8 is a dtype of floats
+    small = {name for name, tensor in kept.items() if tensor.dtype in _SMALL and tensor.is_float}
+    return replace(fused, fixed=(graph.fixed & kept.keys()) | small)
 
 
 class _Fusion:

@@ -61,13 +61,14 @@ class Stated(Protocol):
 class Declared:
     """The shapes and types that a file states of its tensors, read when they are asked for."""
 
-    def __init__(self, graph: GraphProto) -> None:
+    def __init__(self, graph: GraphProto, symbols: Mapping[str, int] | None = None) -> None:
+        self._symbols = symbols or {}  # the sizes of open dimensions: a symbol has one size in the whole file
         self._inner = {value.name: value.type for value in graph.value_info}
         self._outputs = {value.name: value.type for value in graph.output}
 
     def get(self, name: str) -> Known | None:
         """What is stated of a tensor; None where that is nothing, or not complete."""
-        found = (read_type(types[name]) for types in (self._outputs, self._inner) if name in types)
+        found = (read_type(types[name], self._symbols) for types in (self._outputs, self._inner) if name in types)
         return next((known for known in found if known is not None), None)
 
 
@@ -289,14 +290,15 @@ def _is_small(tensor: TensorProto, max_elements: int) -> bool:
     return math.prod(tensor.dims) <= max_elements and size <= 16 * max_elements + MAX_HEADER_BYTES
 
 
-def read_type(proto: TypeProto) -> Known | None:
-    """Return the shape and element type of a tensor type; None if any dimension is open."""
+def read_type(proto: TypeProto, symbols: Mapping[str, int] | None = None) -> Known | None:
+    """Return the shape and element type of a tensor type; None if a dimension is open and its symbol has no size."""
     if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
         return None
     dims = proto.tensor_type.shape.dim
-    if not all(d.HasField("dim_value") for d in dims):
+    sizes = [d.dim_value if d.HasField("dim_value") else (symbols or {}).get(d.dim_param) for d in dims]
+    if any(size is None for size in sizes):
         return None
-    return tuple(d.dim_value for d in dims), proto.tensor_type.elem_type
+    return tuple(size for size in sizes if size is not None), proto.tensor_type.elem_type
 
 
 def _check_axes(node: NodeProto) -> None:

@@ -390,6 +390,7 @@ _enter("layer_norm native_layer_norm", "LayerNormalization", shape="normalized_s
 _enter("group_norm native_group_norm", "GroupNormalization", num_groups="num_groups")
 _enter("instance_norm", "InstanceNormalization")
 _enter("rms_norm _fused_rms_norm", "RMSNormalization", shape="normalized_shape")
+_enter("_weight_norm _weight_norm_interface", "LpNormalization")  # each row over its norm, times its length
 _enter("softmax _softmax special_softmax _safe_softmax", "Softmax", axis="dim")
 _enter("log_softmax _log_softmax special_log_softmax", "LogSoftmax", axis="dim")
 

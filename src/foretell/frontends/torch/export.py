@@ -21,12 +21,15 @@ import io
 import logging
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from foretell.frontends.torch.aten import AtenProgram, assemble
 from foretell.frontends.torch.aten_operators import AtenCall, Ref
 from foretell.frontends.torch.composed import fast_paths
 from foretell.frontends.torch.program import TorchProgram, export_error
+from foretell.frontends.torch.tracing.checkpoints import NOTE as CHECKPOINTED
+from foretell.frontends.torch.tracing.checkpoints import watch_checkpoints
 from foretell.frontends.torch.tracing.devices import NOTE, devices_differ
 from foretell.frontends.torch.tracing.padding import nothing_padded
 from foretell.frontends.torch.tracing.precision import in_full_precision, in_half_precision, sets_dtypes
@@ -59,7 +62,8 @@ def import_torch() -> Any:
 def graph_from_program(program: TorchProgram, *, batch_size: int, training: bool = False) -> Graph:
     """Export a program whose inputs have ``batch_size`` items, and read its graph."""
     program.module.train(training)
-    graph = _graph(program, batch_size)
+    with watch_checkpoints() if training else contextlib.nullcontext() as checkpointed:
+        graph = _graph(program, batch_size)
     if isinstance(graph, Exception):
         raise export_error(program, graph) from graph
     # an export in single precision does not see what the program casts to single precision by itself
@@ -68,7 +72,7 @@ def graph_from_program(program: TorchProgram, *, batch_size: int, training: bool
             half = _graph(half_program, batch_size)
         if not isinstance(half, Exception):
             return in_full_precision(half)
-    return graph
+    return replace(graph, warnings=(*graph.warnings, CHECKPOINTED)) if checkpointed else graph
 
 
 def _graph(program: TorchProgram, batch_size: int) -> Graph | Exception:

@@ -13,6 +13,7 @@ from typing import Any
 
 from foretell.errors import InputError, ModelError, UntrustedModelError
 from foretell.frontends.batch_inputs import refuse_false_batch, shared_batch
+from foretell.frontends.batch_mixing import mixes_batch
 from foretell.frontends.request import InputSpec, ModelRequest
 from foretell.frontends.torch.export import TRACE_BATCH, graph_from_program, import_torch
 from foretell.frontends.torch.program import TorchProgram, build_without_weights, one_line
@@ -122,7 +123,9 @@ def graph_from_module(module: Any, request: ModelRequest, *, name: str, examples
             _whole_axes(module, request.inputs),
             has_batch=not all(s.whole for s in request.inputs),
         )
-        return graph_from_program(program, batch_size=TRACE_BATCH if program.has_batch else 1, training=training)
+        graph = graph_from_program(program, batch_size=TRACE_BATCH if program.has_batch else 1, training=training)
+        _check_batch_axis(graph)
+        return graph
     if examples is None:
         raise InputError(
             f"The inputs of {name} are not known. Give them, without the batch: --input 3x224x224, or for several "
@@ -135,20 +138,35 @@ def graph_from_module(module: Any, request: ModelRequest, *, name: str, examples
     return refuse_false_batch(graph, has_batch=program.has_batch)
 
 
+def _check_batch_axis(graph: Graph) -> None:
+    """Refuse a module whose first axis is no batch: an LSTM takes (time, batch, …) unless it is told otherwise."""
+    operator = mixes_batch(graph)
+    if operator is not None:
+        raise InputError(
+            f"A batch is put in front of the shapes in --input, but {operator} of {graph.name} reads across the first "
+            "axis. Build the model batch-first; or write whole shapes, with ! for no batch: --input x=50x1x32!"
+        )
+
+
 def _on_meta(torch: Any, module: Any) -> Any:
     """A copy of the module without storage. No weight is copied."""
     from copy import deepcopy
 
+    # weights that a hook computes anew, as those of torch.nn.utils.weight_norm, are plain attributes
+    computed = [value for part in module.modules() for value in vars(part).values() if isinstance(value, torch.Tensor)]
     # deepcopy takes what is in its memo for copied already: every weight is replaced by an empty tensor
     memo: dict[int, Any] = {}
-    for tensor in (*module.parameters(), *module.buffers()):
+    for tensor in (*module.parameters(), *module.buffers(), *(t for t in computed if not t.is_leaf)):
         empty = torch.empty_like(tensor, device="meta")
         memo[id(tensor)] = (
             torch.nn.Parameter(empty, requires_grad=tensor.requires_grad)
             if isinstance(tensor, torch.nn.Parameter)
             else empty
         )
-    return deepcopy(module, memo)
+    try:
+        return deepcopy(module, memo)
+    except Exception as error:
+        raise ModelError(f"Cannot copy {type(module).__name__}: {one_line(error)}") from error
 
 
 def _arguments(torch: Any, module: Any, specs: tuple[InputSpec, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:

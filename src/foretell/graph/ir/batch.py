@@ -54,36 +54,6 @@ def mark_batch_axes(graph: Graph) -> Graph:
     return replace(graph, tensors=tensors)
 
 
-def mixes_batch(graph: Graph) -> Node | None:
-    """A node that reads across the axis that was taken for the batch, so that it cannot be the batch; or None.
-
-    Items of a batch never see each other. A graph network picks rows of its nodes by an index of edges, or multiplies
-    them by a matrix of neighbours: there the first axis counts nodes. Only an index without a batch of its own shows
-    this: ``x[arange(batch), last]`` picks from the batch axis too, one row for each item.
-    """
-    tensors, size = graph.tensors, graph.batch_size
-    for node in graph.nodes:
-        if len(node.inputs) < 2 or not node.inputs[0] or not node.inputs[1]:
-            continue
-        first, second = tensors[node.inputs[0]], tensors[node.inputs[1]]
-        if node.op in ("Gather", "GatherND") and first.batch_axis is not None and second.batch_axis is None:
-            along = _picked_axis(node, first, second, tensors[node.outputs[0]])
-            if along == first.batch_axis and first.shape[along] == size and second.elements not in (1, size):
-                return node
-        if node.op in ("MatMul", "Gemm") and first.batch_axis is None and len(second.shape) == 2:
-            contracted = 1 if node.op == "Gemm" and node.integer("transB", 0) else 0
-            if second.batch_axis == contracted and second.shape[contracted] == size > 1:
-                return node
-    return None
-
-
-def _picked_axis(node: Node, source: Tensor, index: Tensor, out: Tensor) -> int | None:
-    """The axis that a gather picks from; of PyTorch's ``x[index]`` only the shape of the result shows it."""
-    if node.op == "Gather":
-        return node.integer("axis", 0) % max(len(source.shape), 1)
-    return 0 if len(node.inputs) == 2 and out.shape == (*index.shape, *source.shape[1:]) else None
-
-
 def without_batch(graph: Graph, warning: str) -> Graph:
     """The graph as one item: no axis is the batch, and a warning says so."""
     tensors = {n: t if t.batch_axis is None else replace(t, batch_axis=None) for n, t in graph.tensors.items()}
@@ -262,6 +232,14 @@ def _same_axis(step: _Step) -> int | None:
     return step.same_axis
 
 
+def _joined(step: _Step) -> int | None:
+    """PyTorch's ``stack`` is a Concat along a new axis, behind which the others move."""
+    new = step.node.integer("axis", 0) % max(len(step.out.shape), 1)
+    if (*step.out.shape[:new], *step.out.shape[new + 1 :]) != step.source.shape:
+        return step.same_axis
+    return step.axis + (new <= step.axis)
+
+
 _RULES: dict[str, Callable[[_Step], int | None]] = {
     "Reshape": _reshaped,
     "Flatten": _reshaped,
@@ -275,7 +253,7 @@ _RULES: dict[str, Callable[[_Step], int | None]] = {
     "RNN": _recurrent,
     "Gemm": _multiplied,
     "Einsum": _contracted,
-    "Concat": _same_axis,
+    "Concat": _joined,
     "CumSum": _same_axis,
     "CumProd": _same_axis,
     "Resize": _same_axis,

@@ -287,12 +287,14 @@ class Graph:
     def _largest_dtype(self, *kinds: str) -> str:
         """The floating-point dtype of most tensors of some kinds; empty where there is none."""
         # by bytes: a model with fp16 matrices and a few fp32 norms is an fp16 model
-        dtypes = {own.dtype for own in self.classes.types if own.kind in kinds and own.dtype in FLOAT_DTYPES}
+        # a quantised model's own dtype is that of what is not quantised
+        types = [None if own.is_fixed and own.dtype in ("fp8", "fp4") else own for own in self.classes.types]
+        dtypes = {own.dtype for own in types if own and own.kind in kinds and own.dtype in FLOAT_DTYPES}
         if len(dtypes) < 2:
             return next(iter(dtypes), "")
         weight: Counter[str] = Counter()
-        for own, count in zip(self.classes.types, self.classes.counts(), strict=True):
-            if own.kind in kinds and own.dtype in FLOAT_DTYPES:
+        for own, count in zip(types, self.classes.counts(), strict=True):
+            if own and own.kind in kinds and own.dtype in FLOAT_DTYPES:
                 weight[own.dtype] += count * own.elements * DTYPE_BITS[own.dtype]
         return weight.most_common(1)[0][0] if weight else ""
 

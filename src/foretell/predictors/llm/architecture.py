@@ -386,7 +386,7 @@ def load_architecture(model: str) -> Architecture:
     A name is looked up in the table of this package, then where `hf:` models are: the local Hugging Face cache, the
     table of that front-end, the network.
     """
-    from foretell.frontends.huggingface.configs import load_config
+    from foretell.frontends.huggingface.configs import load_config, names_shipped
 
     ident = model.removeprefix("hf:")
     path = Path(ident).expanduser()
@@ -394,7 +394,7 @@ def load_architecture(model: str) -> Architecture:
         known = _shipped(ident)
         if known is not None:
             return read_architecture(*known)
-        if "/" not in ident:
+        if "/" not in ident and not names_shipped(ident):
             raise ModelError(
                 f"Unknown model {ident!r}.{did_you_mean(ident, _names())} Give a name such as meta-llama/Llama-3.1-8B, "
                 "or the path of a config.json."

@@ -36,9 +36,7 @@ def choose_precision(
             f"Engines serve bf16 or fp16, not --dtype {dtype}; quantised weights are --weights fp8, int8 or int4."
         )
     if weights is not None and weights not in WEIGHTS:
-        raise InputError(
-            f"Unknown weights {weights!r}.{did_you_mean(weights, WEIGHTS)} Choose from: {', '.join(WEIGHTS)}."
-        )
+        raise InputError(f"Unknown weights {weights!r}.{did_you_mean(weights, WEIGHTS)}")
     if kv_dtype is not None and kv_dtype not in (*CACHES, "fp16"):
         raise InputError(f"Unknown --kv-dtype {kv_dtype!r}. Choose from: {', '.join(CACHES)}.")
     scheme = model.stored if weights is None else _SCHEMES[weights]
@@ -64,6 +62,10 @@ def _check_units(scheme: str, device: Device) -> None:
     if device.is_cpu or not device.has_tensor_cores:
         raise DeviceError(
             f"{device.id} has no tensor cores: no kernel of a serving engine was measured on such a device."
+        )
+    if not device.is_nvidia:
+        raise DeviceError(
+            f"{device.id} is a GPU of {device.vendor}: kernels of serving engines were measured on NVIDIA's alone."
         )
     if "bf16" not in device.tensor_tflops:
         raise DeviceError(f"{device.id} does not compute in bf16; engines' kernels were measured from Ampere on.")

@@ -14,6 +14,7 @@ from foretell.units import KILO
 _VARIATION = 0.1  # lengths vary by this share, else all requests would end at the same time
 _REQUESTS_PER_CLIENT = 4
 _MOST_REQUESTS = 4000
+LEAST_ANSWER = 100  # tokens of the shortest answers among the rows that taught what an arrival waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,18 @@ def steady_load(steps: Steps, engine: Engine, prompt: int, answer: int, clients:
     steady = [one for one in served if one.arrived_ms > 0] or served
     tpot_ms = float(np.mean([one.tpot_ms for one in steady]))
     expert_layers = place.architecture.expert_layers
-    ttft_ms = with_arrival(float(np.mean([one.ttft_ms for one in steady])), tpot_ms, engine, expert_layers)
+    # Between the tokens of a short answer lie other prompts, and one token has no time between: what an arrival waits
+    # for are steps, so the shorter answers are, the more a step without a prompt counts.
+    share = min((answer - 1) / (LEAST_ANSWER - 1), 1.0)
+    plain_us = steps.step_us(own, prompt + answer / 2) + engine.step_us + engine.request_us * own
+    step_ms = tpot_ms * share + plain_us / KILO * (1 - share)
+    ttft_ms = with_arrival(float(np.mean([one.ttft_ms for one in steady])), step_ms, engine, expert_layers)
     requests_per_s = clients / (ttft_ms + (answer - 1) * tpot_ms) * KILO
     return Load(ttft_ms, tpot_ms, requests_per_s * answer, requests_per_s)
 
 
-def with_arrival(ttft_ms: float, tpot_ms: float, engine: Engine, expert_layers: int = 0) -> float:
+def with_arrival(ttft_ms: float, step_ms: float, engine: Engine, expert_layers: int = 0) -> float:
     """The time to a first token with what a request waits for beside the queue."""
     factor = engine.mixture_prompts if expert_layers else 1.0
-    waiting_ms = engine.arrival_ms + engine.arrival_steps * tpot_ms + engine.expert_layer_ms * expert_layers
+    waiting_ms = engine.arrival_ms + engine.arrival_steps * step_ms + engine.expert_layer_ms * expert_layers
     return ttft_ms * factor + waiting_ms

@@ -218,14 +218,10 @@ def _check(by: str, weights: Sequence[str], engine: str) -> None:
     allowed = (AS_PUBLISHED, *WEIGHTS)
     for name in weights:
         if name not in allowed:
-            raise InputError(
-                f"Unknown weights {name!r}.{did_you_mean(name, allowed)} Choose from: {', '.join(allowed)}."
-            )
+            raise InputError(f"Unknown weights {name!r}.{did_you_mean(name, allowed)}")
     choices = tuple(name for name in ENGINES if name != EAGER)
     if engine not in choices:
-        raise InputError(
-            f"Unknown engine {engine!r}.{did_you_mean(engine, choices)} Choose from: {', '.join(choices)}."
-        )
+        raise InputError(f"Unknown engine {engine!r}.{did_you_mean(engine, choices)}")
 
 
 def _precisions(

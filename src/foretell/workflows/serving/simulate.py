@@ -28,6 +28,7 @@ from foretell.registry import did_you_mean
 from foretell.scheduling import serving
 from foretell.scheduling.serving.totals import Spread
 from foretell.units import MIB, ms, seconds_from_us
+from foretell.workflows.llm import check_count
 
 MAX_REQUESTS = 1024  # vLLM's max_num_seqs on GPUs with 70 GiB and more
 _MOST_REQUESTS, _MOST_SIMULATED = 2**16, 10_000_000
@@ -158,9 +159,10 @@ def simulate(
     (1, 50, True)
     """
     place_on = device_of(device)
-    _check(requests_per_s, concurrency, trace, requests, input_tokens, output_tokens)
+    limits_ms = {"--ttft-limit-ms": ttft_limit_ms, "--tpot-limit-ms": tpot_limit_ms}
+    _check(requests_per_s, concurrency, trace, requests, input_tokens, output_tokens, limits_ms)
     if engine not in RULES:
-        raise InputError(f"Unknown engine {engine!r}.{did_you_mean(engine, RULES)} Choose from: {', '.join(RULES)}.")
+        raise InputError(f"Unknown engine {engine!r}.{did_you_mean(engine, RULES)}")
     if not 0 < memory_fraction <= 1:
         raise InputError(f"The memory fraction is {memory_fraction}; it must be above 0 and at most 1.")
     recorded = serving.read_azure(trace) if trace is not None else [(0.0, input_tokens, output_tokens)]
@@ -256,6 +258,7 @@ def _check(
     requests: int,
     input_tokens: int,
     output_tokens: int,
+    limits_ms: Mapping[str, float | None],
 ) -> None:
     if requests_per_s is not None and concurrency is not None:
         raise InputError("Give --requests-per-s or --concurrency, not both.")
@@ -267,8 +270,11 @@ def _check(
         ("--concurrency", concurrency, _MOST_REQUESTS), ("--requests", requests, _MOST_SIMULATED),
         ("--input-tokens", input_tokens, 2**22), ("--output-tokens", output_tokens, 2**22),
     ):  # fmt: skip
-        if value is not None and not 1 <= value <= most:
-            raise InputError(f"{name} is {value}; it must be from 1 to {most:,}.")
+        if value is not None:
+            check_count(name, value, most)
+    for name, limit_ms in limits_ms.items():
+        if limit_ms is not None and not 0 < limit_ms < math.inf:
+            raise InputError(f"{name} is {limit_ms}; it must be a number of milliseconds above 0.")
 
 
 def _varied(input_tokens: int, output_tokens: int, count: int, seed: int) -> Iterator[tuple[int, int]]:

@@ -220,6 +220,7 @@ def share(
             alone, configurations, parts, limits, whole, known_ms, strict=True
         )
     ]  # fmt: skip
+    predicted = list(zip(whole, map(_latency, alone), strict=True))
     whole = [_as_measured(told, told, known, None) for told, known in zip(whole, known_ms, strict=True)]
     memory, capacity_mib = _memory(alone), place.memory_mib or mib(bytes_from_gib(place.memory_gib))
     if memory is not None and memory.value > capacity_mib:
@@ -240,9 +241,16 @@ def share(
             for workload, part, known in zip(workloads, parts, known_ms, strict=True)
         ]
         if method == MPS:
-            jobs = [_under_mps(job, member.mps_ms) for job, member in zip(jobs, members, strict=True)]
-            added = ", ".join(f"{member.mps_ms:.2g}" for member in members)
-            warnings.append(f"Alone means alone under MPS, which makes every launch longer: {added} ms are added here.")
+            added = [0.0 if _is_limited(job) else member.mps_ms for job, member in zip(jobs, members, strict=True)]
+            jobs = [
+                _under_mps(job, *latencies, member.mps_ms)
+                for job, latencies, member in zip(jobs, predicted, members, strict=True)
+            ]
+            if any(added):
+                spelled = ", ".join(f"{each_ms:.2g}" for each_ms in added)
+                warnings.append(
+                    f"Alone means alone under MPS, which makes every launch longer: {spelled} ms are added here."
+                )
         slowdowns = model.slowdowns(members, method)
     if not is_measured:
         slowdowns = tuple(_widened(slowdown, _OTHER_DEVICE_WIDTH) for slowdown in slowdowns)
@@ -357,11 +365,19 @@ def slowed_down(alone_ms: Estimate, slowdown: Estimate) -> Estimate:
     return Estimate(value, value * math.exp(-below), value * math.exp(above))
 
 
-def _under_mps(job: SharedJob, added_ms: float) -> SharedJob:
-    """The job alone, with what MPS adds to its launches; the time under a limit of the SMs has that already."""
-    if job.percentage is not None and job.percentage < 100:
-        return job
+def _is_limited(job: SharedJob) -> bool:
+    return job.percentage is not None and job.percentage < 100
+
+
+def _under_mps(job: SharedJob, whole_ms: Estimate, limited_ms: Estimate, added_ms: float) -> SharedJob:
+    """The job alone, with what MPS adds to its launches; the time under a limit of the SMs has that already.
+
+    The two come from different fits, so that nine tenths of the SMs could come out faster than all of them. Their
+    predicted ratio decides, so that a measured latency keeps it.
+    """
     alone = job.alone_ms
+    if _is_limited(job):
+        return replace(job, alone_ms=alone.scaled(max(1.0, (whole_ms.value + added_ms) / limited_ms.value)))
     return replace(job, alone_ms=Estimate(alone.value + added_ms, alone.low + added_ms, alone.high + added_ms))
 
 
