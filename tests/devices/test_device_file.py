@@ -70,7 +70,7 @@ def test_a_file_without_a_compute_capability_is_a_cpu(tmp_path):
 @pytest.mark.parametrize("maker", ["AMD", "intel", "Apple", "NVIDIA"])
 def test_a_gpu_without_a_compute_capability_is_not_taken_for_a_cpu(tmp_path, maker):
     plain = "\n".join(line for line in WHOLE.splitlines() if not line.startswith(("compute", "tensor")))
-    with pytest.raises(DeviceError, match='such as "8.9", "gfx942" or "apple9"; a CPU has vendor = "generic"'):
+    with pytest.raises(DeviceError, match=r'such as "8.9", "gfx942" or "apple9"; a CPU has vendor = "generic"'):
         read_device(write(tmp_path, f'{plain}\nvendor = "{maker}"\n'))
     assert read_device(write(tmp_path, f'{plain}\nvendor = "generic"\n')).is_cpu
 
@@ -80,7 +80,7 @@ def test_a_device_object_of_the_users_is_found_by_its_name_and_never_hides_the_c
     assert device_of(own) is own
     assert find_device("own-l4") is own
     assert device_of(replace(find_device("l4"))) == find_device("l4")
-    with pytest.raises(DeviceError, match="called 'l4', but its facts are not the catalogue's. Give it a name"):
+    with pytest.raises(DeviceError, match=r"called 'l4', but its facts are not the catalogue's. Give it a name"):
         device_of(replace(find_device("l4"), tdp_w=40.0))
     assert find_device("l4").tdp_w == 72
 

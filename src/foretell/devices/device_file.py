@@ -107,9 +107,10 @@ def _device(path: Path, row: Row) -> Device:
     else:
         missing = [key for key in _NEEDED if key not in given]
         if missing:
+            are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
             raise DataError(
-                f"{row.where}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing. Give "
-                f'{"it" if len(missing) == 1 else "them"}, or take the rest from a device of the catalogue: like = "rtx-4090". {PAGE} shows an example'
+                f"{row.where}: {', '.join(missing)} {are} missing. Give {them}, or take the rest from a device of the "
+                f'catalogue: like = "rtx-4090". {PAGE} shows an example'
             )
         _refuse_unclear(row, given)
         device = Device(id=name, sources={}, **(_USUAL | given))  # type: ignore[arg-type]
