@@ -1,9 +1,9 @@
 """Lab: devices to judge ``foretell adapt`` on: measured workloads, and what the base says about their units.
 
 Three kinds. GeForce cards by timm's published results: whole models, whose graphs are those of our own measurements
-where image size and mode are the same. They ran under autocast; they are described as the product can (the model cast
-to fp16), and channels-last as they ran. NeuSight's GPUs: single operators in fp32, described as for `lab.transfer`.
-Slices of the H200 as devices of their own, by the `transfer` predictor and the model of slices.
+where image size and mode are the same, described as they ran, under autocast. NeuSight's GPUs: single operators in
+fp32, described as for `lab.transfer`. Slices of the H200 as devices of their own, by the `transfer` predictor and the
+model of slices.
 
 Describing thousands of units takes minutes, so it is done once; files are named by the versions of what they hold.
 """
@@ -45,7 +45,7 @@ from lab.transfer.judge import A100S
 from lab.transfer.networks import MODELS, Run, workloads
 from lab.transfer.tables import NEUSIGHT_SIZES, neusight_graph
 
-VERSION = 5
+VERSION = 6
 OPERATORS = 700  # of each of NeuSight's devices
 Log = Callable[[str], None]
 
@@ -54,8 +54,8 @@ Log = Callable[[str], None]
 _3090, _4090 = "infer-amp-{}-pt240-cu124-rtx3090", "infer-amp-{}-pt240-cu124-rtx4090"
 _TRAINED = "train-amp-{}-pt112-cu113-rtx3090"
 RUNS: Mapping[str, Run] = {
-    "RTX 3090, inference": Run("rtx-3090", "infer_rtx3090", _3090.format("nchw")),
-    "RTX 4090, inference": Run("rtx-4090", "infer_rtx4090", _4090.format("nchw")),
+    "RTX 3090, inference": Run("rtx-3090", "infer_rtx3090", _3090.format("nchw"), as_it_ran=True),
+    "RTX 4090, inference": Run("rtx-4090", "infer_rtx4090", _4090.format("nchw"), as_it_ran=True),
     "RTX 3090, channels-last": Run(
         "rtx-3090", "infer_rtx3090", _3090.format("nhwc"), channels_last=True, as_it_ran=True, models=150
     ),

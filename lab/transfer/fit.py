@@ -25,12 +25,11 @@ from foretell.predictors.roofline import CONSTANTS_FROM
 from foretell.predictors.transfer.model import (
     CLASSES,
     FILE,
-    MEMORIES,
-    Places,
     TransferModel,
     UnitWork,
     write,
 )
+from foretell.predictors.transfer.places import MEMORIES, Places
 from foretell.predictors.transfer.shapes import SHAPED, Shape, products, sizes_of
 from foretell.records import Target
 from lab.transfer.examples import Examples, joined, read_examples

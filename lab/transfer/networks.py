@@ -18,6 +18,9 @@ from foretell.records import Target, Workload
 from foretell.training.examples.graphs import GraphKey, read_graphs, stored_keys
 
 MODELS = 200  # of each run, some at random
+_CAST_INSIDE = frozenset(
+    {"Softmax", "LogSoftmax", "CumSum", "CumProd", "ReduceSum", "ReduceProd", "ReduceL1", "ReduceL2"}
+)
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,26 @@ def _graph(graph: Graph, run: Run) -> Graph:
 
 
 def _as_it_ran(graph: Graph) -> Graph:
-    """The graph under autocast. A batch norm keeps its statistics in fp32; H200's network knows it in one precision."""
+    """The graph under autocast at inference.
+
+    A batch norm keeps its statistics in fp32; H200's network knows it in one precision. Softmax and reductions read
+    half precision and write fp32: PyTorch passes them the dtype to compute in, and no cast runs before them.
+    """
     cast = autocast(graph, "fp16")
-    tensors = dict(cast.tensors)
+    tensors, nodes = dict(cast.tensors), []
+    casts = {node.outputs[0]: node.inputs[0] for node in cast.nodes if node.op == "Cast"}
+    added = {name for name in casts if name not in graph.tensors}
     for node in cast.nodes:
+        if node.op in _CAST_INSIDE:
+            node = replace(node, inputs=tuple(casts[name] if name in added else name for name in node.inputs))
+        nodes.append(node)
         if node.op == "BatchNormalization" and tensors[node.outputs[0]].dtype == "fp16":
             for name in node.inputs[1:]:
                 if name and tensors[name].dtype == "fp32":
                     tensors[name] = replace(tensors[name], dtype="fp16")
-    return replace(cast, tensors=tensors)
+    read = {name for node in nodes for name in node.inputs}
+    kept = [node for node in nodes if node.op != "Cast" or node.outputs[0] not in added or node.outputs[0] in read]
+    used = {name for node in kept for name in (*node.inputs, *node.outputs)}
+    # the casts that nobody reads any more go, with their tensors
+    tensors = {name: each for name, each in tensors.items() if name not in added or name in used}
+    return replace(cast, nodes=tuple(kept), tensors=tensors)

@@ -67,12 +67,21 @@ def test_a_file_without_a_compute_capability_is_a_cpu(tmp_path):
     assert device_of(write(tmp_path, text, "my-cpu.toml")).is_cpu
 
 
+@pytest.mark.parametrize("maker", ["AMD", "intel", "Apple", "NVIDIA"])
+def test_a_gpu_without_a_compute_capability_is_not_taken_for_a_cpu(tmp_path, maker):
+    plain = "\n".join(line for line in WHOLE.splitlines() if not line.startswith(("compute", "tensor")))
+    with pytest.raises(DeviceError, match=r'such as "8.9", "gfx942" or "apple9"; a CPU has vendor = "generic"'):
+        read_device(write(tmp_path, f'{plain}\nvendor = "{maker}"\n'))
+    assert read_device(write(tmp_path, f'{plain}\nvendor = "generic"\n')).is_cpu
+
+
 def test_a_device_object_of_the_users_is_found_by_its_name_and_never_hides_the_catalogue():
     own = replace(find_device("l4"), id="own-l4")
     assert device_of(own) is own
     assert find_device("own-l4") is own
-    changed = replace(find_device("l4"), tdp_w=1.0)
-    assert device_of(changed) is changed
+    assert device_of(replace(find_device("l4"))) == find_device("l4")
+    with pytest.raises(DeviceError, match=r"called 'l4', but its facts are not the catalogue's. Give it a name"):
+        device_of(replace(find_device("l4"), tdp_w=40.0))
     assert find_device("l4").tdp_w == 72
 
 
@@ -94,7 +103,9 @@ def test_mig_profiles_can_be_given(tmp_path):
         ("nope", "is not TOML"),
         ('name = "x"', "sms, vector_tflops, bandwidth_gb_per_s, memory_gib, tdp_w are missing"),
         (WHOLE.replace("tdp_w = 300", ""), "tdp_w is missing"),
-        ('like = "h2000"', "Unknown device 'h2000'. Did you mean 'h200'"),
+        ("sms = 4", "memory_gib, tdp_w are missing. Give them, or take"),
+        ('like = "h2000"', r"my-gpu.toml, like: Unknown device 'h2000'. Did you mean 'h200'"),
+        (WHOLE.replace('compute_capability = "8.9"\n', ""), "compute_capability is missing. A GPU states it"),
         (WHOLE + "bandwith = 3", "unknown key 'bandwith'"),
         (WHOLE.replace("900", "-1"), "bandwidth_gb_per_s is -1; it must be a number above 0"),
         (WHOLE.replace("900", "900e9"), "it is in GB/s"),

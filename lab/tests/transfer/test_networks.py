@@ -47,3 +47,21 @@ def test_autocast_keeps_what_it_does_not_cast(tmp_path: Path) -> None:
     del tmp_path
     graph = networks._graph(small(), Run("rtx-3090", "table", "a", "training"))
     assert {tensor.dtype for tensor in graph.tensors.values()} == {"fp32"}
+
+
+def test_softmax_reads_half_precision_without_a_cast_before_it() -> None:
+    tensors = {
+        "x": Tensor("x", (1, 8, 8), kind="input", batch_axis=0),
+        "w": Tensor("w", (8, 8), kind="parameter"),
+        **{name: Tensor(name, (1, 8, 8), batch_axis=0) for name in ("h", "p", "y")},
+    }
+    nodes = [Node("h", "MatMul", ("x", "w"), ("h",)), Node("p", "Softmax", ("h",), ("p",), {"axis": -1}),
+             Node("y", "MatMul", ("p", "w"), ("y",))]  # fmt: skip
+    ran = networks._graph(
+        Graph.build("attention", nodes, tensors, ["x"], ["y"]), Run("rtx-3090", "t", "a", as_it_ran=True)
+    )
+    ran.validate()
+    softmax = next(node for node in ran.nodes if node.op == "Softmax")
+    assert [ran.tensors[name].dtype for name in (*softmax.inputs, *softmax.outputs)] == ["fp16", "fp32"]
+    # of the input, of the weight, and of what the second product reads
+    assert [node.op for node in ran.nodes] == ["Cast", "Cast", "MatMul", "Softmax", "Cast", "MatMul"]

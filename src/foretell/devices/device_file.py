@@ -6,6 +6,7 @@ of the device.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -26,6 +27,7 @@ _COUNTS = ("sms", "memory_mib", "pcie_generation")
 _RATES = ("tensor_tflops", "vector_tflops")
 _NAMES = ("like", *_TEXTS, *_NUMBERS, *_COUNTS, *_RATES, "mig")
 _NEEDED = ("name", "sms", "vector_tflops", "bandwidth_gb_per_s", "memory_gib", "tdp_w")
+_GPU_MAKERS = frozenset({"nvidia", "amd", "intel", "apple"})
 _USUAL = {"vendor": "NVIDIA", "architecture": "unknown", "launch_overhead_us": 3.5, "l2_mib": 4.0, "tensor_tflops": {}}
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _MIG = tuple(field.name for field in fields(MigProfile))
@@ -41,6 +43,12 @@ def device_of(device: str | Path | Device) -> Device:
         if not str(device).endswith(SUFFIX):
             return find_device(str(device))
         device = read_device(Path(device))
+    elif is_in_catalog(device.id) and device != find_device(device.id):
+        # it would be answered by what was fitted to, and is sold as, the catalogue's
+        raise DeviceError(
+            f"This Device is called {device.id!r}, but its facts are not the catalogue's. Give it a name of its own: "
+            f"dataclasses.replace(device, id='my-{device.id}', …), or a file with like = {device.id!r}"
+        )
     # what is derived from a prediction later asks for its device by name
     remember(device)
     return device
@@ -88,7 +96,7 @@ def _device(path: Path, row: Row) -> Device:
     if isinstance(capability, str):
         given["limits"] = limits_of(capability)
     like = row.maybe_text("like")
-    base = None if like is None else find_device(like)
+    base = None if like is None else _found(row, like)
     if base is not None:
         given.setdefault("name", f"{base.name} ({name})")
         if given.get("tdp_w", base.tdp_w) != base.tdp_w:
@@ -99,10 +107,12 @@ def _device(path: Path, row: Row) -> Device:
     else:
         missing = [key for key in _NEEDED if key not in given]
         if missing:
+            are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
             raise DataError(
-                f"{row.where}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing. Give it, or take "
-                f'the rest from a device of the catalogue: like = "rtx-4090". {PAGE} shows an example'
+                f"{row.where}: {', '.join(missing)} {are} missing. Give {them}, or take the rest from a device of the "
+                f'catalogue: like = "rtx-4090". {PAGE} shows an example'
             )
+        _refuse_unclear(row, given)
         device = Device(id=name, sources={}, **(_USUAL | given))  # type: ignore[arg-type]
     _check(row, device)
     # every fact that was not taken over comes from the file
@@ -110,6 +120,23 @@ def _device(path: Path, row: Row) -> Device:
     stated = {key: str(path) for key in given if key != "rated_tdp_w" or key in row.fields}
     rated = {} if base is None or "rated_tdp_w" not in given else {"rated_tdp_w": taken.get("tdp_w", "")}
     return replace(device, sources=taken | rated | stated)
+
+
+def _found(row: Row, like: str) -> Device:
+    try:
+        return find_device(like)
+    except DeviceError as error:
+        raise DataError(f"{row.where}, like: {error}") from error
+
+
+def _refuse_unclear(row: Row, given: Mapping[str, object]) -> None:
+    """Refuse a GPU without a compute capability: it would be answered as a CPU, which nobody would notice."""
+    is_gpu = "tensor_tflops" in given or str(given.get("vendor")).lower() in _GPU_MAKERS
+    if is_gpu and "compute_capability" not in given:
+        raise DataError(
+            f'{row.where}: compute_capability is missing. A GPU states it, such as "8.9", "gfx942" or "apple9"; '
+            'a CPU has vendor = "generic" and no tensor_tflops'
+        )
 
 
 def _rates(row: Row, name: str) -> dict[str, float]:

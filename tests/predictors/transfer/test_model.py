@@ -2,11 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from foretell.devices import find_device
 from foretell.errors import ModelError
-from foretell.predictors.transfer.model import CLASSES, MEMORIES, load, memory_kind, shipped_numbers, write
+from foretell.predictors.transfer.model import CLASSES, _apart, _together, load, shipped_numbers, write
+from foretell.predictors.transfer.places import MEMORIES, Places, memory_kind
+from foretell.records import Target
 
 
 def test_the_shipped_numbers_are_plausible() -> None:
@@ -50,3 +53,20 @@ def test_kinds_of_memory() -> None:
         "rtx-5090": "plain",
         "v100-pcie": "stacked",
     }
+
+
+def test_streams_load_and_compute_at_the_same_time() -> None:
+    peak_us, longer_us = np.array([10.0, 10.0]), np.array([20.0, 0.0])
+    streams, others = np.array([True, True]), np.array([False, False])
+    work_us = _apart(peak_us, longer_us)
+    assert _together(peak_us, work_us, streams).tolist() == pytest.approx([30.0, 10.0])
+    assert _together(peak_us, longer_us, others).tolist() == pytest.approx([30.0, 10.0])
+    # with a memory five times slower and SMs twice as slow, the wait for the memory hides most of the work
+    told = _together(5 * peak_us, 2 * work_us, streams)[0]
+    assert 2 * work_us[0] < told < 0.8 * (5 * 10.0 + 2 * 20.0)
+
+
+def test_half_as_many_lanes_make_an_sm_slower() -> None:
+    h200 = find_device("h200")
+    lanes = {name: Places.of(Target(find_device(name)).hardware, h200).lanes[0] for name in ("a100", "rtx-3090", "t4")}
+    assert lanes == pytest.approx({"a100": 2.0, "rtx-3090": 1.0, "t4": 2.0}, rel=0.02)

@@ -88,6 +88,11 @@ def width(work: Workload) -> float:
 def test_intervals_are_wider_for_an_architecture_without_measurements() -> None:
     new = replace(A100, id="new", architecture="Rubin")
     assert 1.1 < width(workload()) < width(workload(new)) < 3.0
+    # training was measured on one other GPU alone
+    half = replace(shipped_numbers(), device_width=0.1, far_width=0.5)
+    by = TransferPredictor(half)
+    inference, training = (replace(workload(), mode=mode, optimizer=None) for mode in ("inference", "training"))
+    assert by._half_width(inference, np.ones(4)) < by._half_width(training, np.ones(4))
     numbers = shipped_numbers()
     assert 0 < numbers.device_width <= numbers.far_width
     assert {"Ampere", "Ada Lovelace", "Pascal"} <= set(numbers.architectures)

@@ -14,7 +14,7 @@ from foretell.workflows.workload import load_graph
 
 
 def device_with(memory_mib: float) -> Device:
-    return replace(find_device("a100"), memory_gib=memory_mib / 1024)
+    return replace(find_device("a100"), id="small-a100", memory_gib=memory_mib / 1024)
 
 
 def need_of(**options) -> foretell.Estimate:

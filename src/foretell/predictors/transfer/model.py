@@ -7,6 +7,10 @@ clock everywhere; the work takes the same number of cycles too, and is shared by
 can hold (`foretell.predictors.transfer.clock`). The measured device has a power limit as well, so its own clock under
 the unit is taken out first.
 
+Streams (element-wise operators, norms, copies) load and compute at the same time, so their traffic and their work add
+up as cubes, between one after the other and the longer of both. An H200 has more bandwidth for each SM than any other
+GPU, so that its SMs are what streams wait for; elsewhere it is the memory (``docs/lab/0069-other-gpus-again.md``).
+
 Fitted to public measurements of operators on ten GPUs, and of networks on two (``docs/lab/0035-transfer.md``): the
 share of the bandwidth that streams reach, by kind of memory; how much tensor cores and vector units draw; and a factor
 for each class of unit on GPUs that are older than the measured one. In fp32 the libraries of older GPUs run other
@@ -19,56 +23,34 @@ algorithm more. Where the measured device is faster than its peaks, the other on
 """
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.devices import Device, Hardware
+from foretell.devices import Device
 from foretell.errors import ModelError
 from foretell.features import COLUMNS
 from foretell.features.units import DTYPES, KINDS, SCHEMA
 from foretell.predictors.fitted_files import read_shipped
 from foretell.predictors.roofline import BEST_COMPUTE
 from foretell.predictors.transfer.clock import base_share, sustained_share, vector_share
+from foretell.predictors.transfer.places import MEMORIES, Places, memory_kind
 from foretell.predictors.transfer.shapes import SHAPED, WINOGRAD_WORK, Shape, is_shaped, read_shape, sizes_of
-from foretell.units import bytes_from_mib
 
 FILE = "transfer.json"
 CLASSES = ("product", "convolution", "grouped convolution", "attention", "elementwise", "rows", "other")
-
-
-MEMORIES = ("stacked", "stacked, old", "checked", "plain")
-_STACKED = ("6.0", "7.0", "8.0", "9.0", "10.0", "10.3")  # compute capabilities of the chips with HBM
-_OLD, _AMPERE = "6.", (8, 0)
+_STREAMS = tuple(CLASSES.index(name) for name in ("elementwise", "rows", "other"))
+_MATRIX = tuple(CLASSES.index(name) for name in ("product", "attention"))
+# an assumption: how far the work of an SM follows its vector lanes, of which an A100 has half as many as an H200; where
+# matrix units do the work, not at all
+_FOLLOWS_LANES = 0.5
 _ATTENTION_WORK = 0.5  # an assumption: of its counted products; a mask skips the rest, or exponentials take its time
-# an assumption: an L2 cache is as fast as the SMs that it feeds (1), or as the memory behind it (0); between
-# 0.25 and 0.5 an L40S, whose L2 is large and whose memory is slow, is told alike
-_CACHE_FOLLOWS_SMS = 0.5
 _AT = {name: position for position, name in enumerate(COLUMNS)}
 
 Values = NDArray[np.float64]
-
-
-def memory_kind(device: Device) -> str:
-    """The kind of a device's memory: HBM, or GDDR, which keeps its error-correcting codes beside the data.
-
-    GeForce cards have no such codes.
-
-    >>> from foretell.devices import find_device
-    >>> [memory_kind(find_device(name)) for name in ("h200", "p100", "t4", "rtx-4090")]
-    ['stacked', 'stacked, old', 'checked', 'plain']
-    """
-    if device.compute_capability in _STACKED:
-        return "stacked, old" if device.compute_capability.startswith(_OLD) else "stacked"
-    return "plain" if "GeForce" in device.name else "checked"
-
-
-def _capability(device: Device) -> tuple[int, ...]:
-    return tuple(int(part) for part in (device.compute_capability or "0").split("."))
 
 
 @dataclass(frozen=True)
@@ -114,46 +96,6 @@ class UnitWork:
 
 
 @dataclass(frozen=True)
-class Places:
-    """What counts of the devices on which workloads run, a value each workload."""
-
-    base: Values
-    memory: NDArray[np.intp]  # a position in `MEMORIES`
-    vector: Values  # what vector units draw as a share of what tensor cores draw
-    clock: Values  # boost clock of the measured device / that of this one
-    sms: Values  # SMs of the measured device / those that the workload can use
-    part: Values  # the share of its SMs that the workload can use
-    l2: Values  # log2 of the bytes of its L2 cache
-    older: Values  # 1 where the architecture is older than the measured device's, else 0
-    oldest: Values  # 1 where it is older than Ampere
-    cache: Values  # how fast its L2 cache is beside its memory, over the same of the measured device; 1 or more
-
-    @classmethod
-    def of(cls, hardware: Hardware, source: Device) -> "Places":
-        """Those of one workload."""
-        return cls.of_many([hardware], source)
-
-    @classmethod
-    def of_many(cls, places: Sequence[Hardware], source: Device) -> "Places":
-        """Those of several workloads."""
-        base, memory, *rest = zip(*(_place(hardware, source) for hardware in places), strict=True)
-        return cls(np.array(base), np.array(memory, np.intp), *(np.array(numbers) for numbers in rest))
-
-
-def _place(hardware: Hardware, source: Device) -> tuple[float, ...]:
-    """A row of `Places`."""
-    device, l2 = hardware.device, math.log2(bytes_from_mib(hardware.l2_mib))
-    is_older, is_oldest = (float(_capability(device) < limit) for limit in (_capability(source), _AMPERE))
-    clock = (source.boost_clock_mhz or 0.0) / (device.boost_clock_mhz or 1.0)
-    sms, bandwidth = hardware.sms / source.sms / clock, hardware.bandwidth_gb_per_s / source.bandwidth_gb_per_s
-    cache = max(1.0, sms / bandwidth) ** _CACHE_FOLLOWS_SMS
-    return (
-        base_share(device), MEMORIES.index(memory_kind(device)), vector_share(device), clock,
-        source.sms / hardware.sms, hardware.sm_fraction, l2, is_older, is_oldest, cache,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
 class TransferModel:
     """The fitted numbers."""
 
@@ -178,7 +120,9 @@ class TransferModel:
             return np.repeat(values, rows)
 
         demand = self._demand(work, spread(places.vector))
-        there = self._overheads(work, source)
+        classes = work.classes
+        is_stream = np.isin(classes, _STREAMS)
+        there = self._overheads(work, source, is_stream)
         from_peaks, shaped = self._shaped(work, spread(places.older) > 0, spread(places.oldest) > 0)
         demand = np.where(from_peaks, demand * WINOGRAD_WORK, demand)
         saved = np.where(from_peaks, 1.0, there.saved)
@@ -187,11 +131,12 @@ class TransferModel:
         is_cached = work.features[:, _AT["log_moved_in_all"]] <= spread(places.l2)
         memory_us = work.memory_us * saved / np.where(is_cached, np.maximum(cached, streamed), streamed)
         compute_us = work.compute_us * saved
-        cycles_us = np.where(from_peaks, 0.0, there.working_us * spread(places.sms * places.clock))
+        slower = np.where(np.isin(classes, _MATRIX), 1.0, spread(places.lanes**_FOLLOWS_LANES))
+        cycles_us = np.where(from_peaks, 0.0, there.working_us * spread(places.sms * places.clock) * slower)
         starting_us = np.where(from_peaks, 0.0, there.starting_us * spread(places.clock))
 
         factors, old_factors = (
-            np.array([numbers.get(name, 0.0) for name in CLASSES])[work.classes]
+            np.array([numbers.get(name, 0.0) for name in CLASSES])[classes]
             for numbers in (self.factors, self.old_factors)
         )
         by_class = np.where(from_peaks, 0.0, factors * spread(places.older) + old_factors * spread(places.oldest))
@@ -203,7 +148,7 @@ class TransferModel:
             # starts keep the boost clock, so that a part of a device, which is throttled less, is never faster
             slowed = spread(share)
             peak_us = np.maximum(compute_us / BEST_COMPUTE / slowed, memory_us)
-            return np.maximum((peak_us + starting_us + cycles_us / slowed) * correction, least_us)
+            return np.maximum((_together(peak_us, cycles_us / slowed, is_stream) + starting_us) * correction, least_us)
 
         def load_at(share: Values) -> Values:
             busy = np.add.reduceat(demand * compute_us * work.count, work.first)
@@ -231,7 +176,7 @@ class TransferModel:
     def _shares(self) -> Values:
         return np.array([self.memory_shares[name] for name in MEMORIES])
 
-    def _overheads(self, work: UnitWork, source: Device) -> "_Overheads":
+    def _overheads(self, work: UnitWork, source: Device, is_stream: NDArray[np.bool_]) -> "_Overheads":
         compute_us, memory_us = (
             np.exp2(work.features[:, _AT[name]].astype(np.float64)) for name in ("log_compute_us", "log_memory_us")
         )
@@ -246,7 +191,18 @@ class TransferModel:
         launches = np.exp2(work.features[:, _AT["launches"]].astype(np.float64)) - 1.0
         # starting takes at most the launch overhead of the datasheet times the launches; the rest is work
         starting_us = np.minimum(beyond_us, launches * source.launch_overhead_us)
-        return _Overheads(saved, starting_us, beyond_us - starting_us)
+        working_us = beyond_us - starting_us
+        return _Overheads(saved, starting_us, np.where(is_stream, _apart(peak_us, working_us), working_us))
+
+
+def _together(peak_us: Values, working_us: Values, is_stream: NDArray[np.bool_]) -> Values:
+    """Both parts of the time: one after the other, or as streams, which do much of both at the same time."""
+    return np.where(is_stream, np.cbrt(peak_us**3 + working_us**3), peak_us + working_us)
+
+
+def _apart(peak_us: Values, longer_us: Values) -> Values:
+    """The work of a stream that makes it ``longer_us`` longer than its peaks; `_together` undoes it."""
+    return np.asarray(np.cbrt(longer_us * (3.0 * peak_us * (peak_us + longer_us) + longer_us**2)))
 
 
 @dataclass(frozen=True)

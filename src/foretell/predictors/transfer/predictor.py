@@ -3,9 +3,9 @@
 `foretell.predictors.transfer.model` has the rule for a unit. Here the units of a workload are summed, brought within
 what is physically possible, and given an interval. It comes from GPUs that were left out of the fit: an error of the
 whole device, which many units share, and one of each unit, which shrinks as units average out. Where nothing of a
-GPU's architecture was in the public measurements, the first is wider. What the measured device's predictor doubts, this
-one doubts too: the interval there is a third part of the width, and a warning names the parts of a workload that are
-unlike anything measured there.
+GPU's architecture was in the public measurements, and for training steps, the first is wider. What the measured
+device's predictor doubts, this one doubts too: the interval there is a third part of the width, and a warning names the
+parts of a workload that are unlike anything measured there.
 
 A power limit that the user lowered slows what would draw more (`foretell.predictors.transfer.clock.limited_share`).
 
@@ -41,7 +41,8 @@ from foretell.predictors.roofline import (
     peak_memory_mib,
 )
 from foretell.predictors.transfer.clock import base_share, limited_share, squared_voltage
-from foretell.predictors.transfer.model import Places, TransferModel, UnitWork, shipped_numbers
+from foretell.predictors.transfer.model import TransferModel, UnitWork, shipped_numbers
+from foretell.predictors.transfer.places import Places
 from foretell.predictors.unit.model import WorkloadPrediction
 from foretell.predictors.unit.predictor import doubts, operator_shares, shipped
 from foretell.predictors.unit.reach import Reach
@@ -131,7 +132,7 @@ class TransferPredictor:
         """The prediction within what is possible, with its parts, and its doubts in words."""
         workload, base, source, device = asked.workload, asked.base, asked.source, asked.workload.target.device
         latency_ms = ms(seconds_from_us(float(there.times_us.sum())))
-        width = math.exp(math.hypot(self._half_width(device, there.times_us), source.half_width))
+        width = math.exp(math.hypot(self._half_width(workload, there.times_us), source.half_width))
         latency = Estimate(latency_ms, latency_ms / width, latency_ms * width).at_least(base.facts[LEAST_LATENCY_MS])
         latency, power, notes = _limited(device, latency, _power(workload, asked.units, there))
         seconds = (seconds_from_ms(time_ms) for time_ms in (latency.value, latency.low, latency.high))
@@ -178,10 +179,11 @@ class TransferPredictor:
         shares, loads = there.clock_share.tolist(), there.load.tolist()
         return [_There(*each) for each in zip(np.split(there.times_us, ends[:-1]), shares, loads, strict=True)]
 
-    def _half_width(self, device: Device, times_us: Values) -> float:
+    def _half_width(self, workload: Workload, times_us: Values) -> float:
         """Half of the width of the interval, in log(ratio)."""
         model, shares = self._numbers, times_us / times_us.sum()
-        is_near = device.architecture in model.architectures
+        # training steps were measured on one other GPU: no second one says how far off they are
+        is_near = workload.target.device.architecture in model.architectures and not workload.is_training
         # as many units of equal length would vary as much
         units = 1.0 / float((shares**2).sum())
         return math.hypot(model.device_width if is_near else model.far_width, model.unit_width / math.sqrt(units))
