@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from foretell.devices import Device, Hardware, Slice, effective
+from foretell.devices.cpu_runs import EAGER, ONNX_RUNTIME, CpuRun
 from foretell.errors import ModelError
 from foretell.graph import Graph
 from foretell.graph.ir.layout import in_channels_last
@@ -18,11 +19,17 @@ TF32 = "tf32"
 
 @dataclass(frozen=True)
 class Target:
-    """Where a model would run: a device, a part of it, and the runtime that drives it."""
+    """Where a model would run: a device, a part of it, the runtime that drives it, and on a CPU its threads."""
 
     device: Device
     slice: Slice | None = None
     runtime: str = "cuda-graph"
+    threads: int = 1
+
+    @property
+    def run(self) -> CpuRun:
+        """How a CPU runs the model; all runtimes but ONNX Runtime count as eager PyTorch."""
+        return CpuRun(ONNX_RUNTIME if self.runtime == ONNX_RUNTIME else EAGER, self.threads)
 
     @cached_property
     def hardware(self) -> Hardware:

@@ -32,7 +32,7 @@ from foretell.predictors.roofline import (
     analytic_prediction,
 )
 from foretell.predictors.unit.model import UnitModel, WorkloadPrediction
-from foretell.predictors.unit.pace import one_core_note
+from foretell.predictors.unit.pace import core_note
 from foretell.predictors.unit.reach import Reach
 from foretell.records import TF32, Estimate, OperatorShare, Prediction, Workload
 from foretell.units import per_second, seconds_from_ms
@@ -91,9 +91,21 @@ class UnitPredictor:
             )
         return model
 
+    def units_of(self, workload: Workload) -> Units:
+        """The units that run; where a runtime fuses operators, those that others absorb are left out."""
+        return extract_units(workload)
+
     def unit_times_us(self, workload: Workload, units: DistinctUnits) -> NDArray[np.float64]:
         """The time of each distinct unit of a workload."""
-        return self._fitted_to(workload).times_us(units)
+        return self._fitted_to(workload).times_us(self._asked(workload, units))
+
+    def _asked(self, workload: Workload, units: DistinctUnits) -> DistinctUnits:  # noqa: ARG002 others need it
+        """The units as the model takes them: their bound is what it predicts multiples of."""
+        return units
+
+    def _notes(self, workload: Workload) -> tuple[str, ...]:
+        """What an answer of this predictor means."""
+        return (core_note(),) if workload.target.device.is_cpu else ()
 
     def predict(self, workload: Workload) -> Prediction:
         """Latency, memory, energy and power of a workload, with intervals."""
@@ -105,7 +117,7 @@ class UnitPredictor:
         asked: dict[UnitModel, list[tuple[int, _Described]]] = {}
         for number, workload in enumerate(workloads):
             model = self._fitted_to(workload)
-            described = _describe(workload, model)
+            described = self._describe(workload, model)
             if isinstance(described, Prediction):
                 found[number] = described
             else:
@@ -115,8 +127,24 @@ class UnitPredictor:
             pairs = zip(group, answers, strict=True)
             occupancies = occupancies_of([(workloads[n], one.distinct, answer.unit_us) for (n, one), answer in pairs])
             for (number, one), answer, occupancy in zip(group, answers, occupancies, strict=True):
-                found[number] = _answer(workloads[number], model, one, answer, occupancy)
+                notes = self._notes(workloads[number])
+                found[number] = _answer(workloads[number], model, one, answer, occupancy, notes)
         return [prediction for prediction in found if prediction is not None]
+
+    def _describe(self, workload: Workload, model: UnitModel) -> "_Described | Prediction":
+        """What the model is asked about a workload, or the roofline's answer where it cannot be asked."""
+        measured = model.card.get("settings", ())
+        # files of older versions do not say what was measured, and were fitted to all modes and precisions
+        if measured and _stand_in(workload, measured) is None:
+            return _unmeasured(workload, measured)
+        base = analytic_prediction(workload, with_breakdown=False)
+        units = self.units_of(workload)
+        # a graph of views alone launches nothing: there is no unit to predict
+        if not len(units) or base.memory_mib is None or base.power_w is None:
+            return RooflinePredictor().predict(workload)
+        distinct = DistinctUnits.of(units)
+        setting = Setting.of(workload, base.memory_mib.value)
+        return _Described(base, units, distinct, (self._asked(workload, distinct), setting, base.power_w.value))
 
 
 @dataclass(frozen=True)
@@ -129,32 +157,18 @@ class _Described:
     question: tuple[DistinctUnits, Setting, float]
 
 
-def _describe(workload: Workload, model: UnitModel) -> _Described | Prediction:
-    """What the model is asked about a workload, or the roofline's answer where it cannot be asked."""
-    measured = model.card.get("settings", ())
-    # files of older versions do not say what was measured, and were fitted to all modes and precisions
-    if measured and _stand_in(workload, measured) is None:
-        return _unmeasured(workload, measured)
-    base = analytic_prediction(workload, with_breakdown=False)
-    units = extract_units(workload)
-    # a graph of views alone launches nothing: there is no unit to predict
-    if not len(units) or base.memory_mib is None or base.power_w is None:
-        return RooflinePredictor().predict(workload)
-    distinct = DistinctUnits.of(units)
-    setting = Setting.of(workload, base.memory_mib.value)
-    return _Described(base, units, distinct, (distinct, setting, base.power_w.value))
-
-
 def _answer(
     workload: Workload,
     model: UnitModel,
     asked: _Described,
     prediction: WorkloadPrediction,
     occupancy: Estimate | None,
+    notes: tuple[str, ...],
 ) -> Prediction:
     """The prediction within what is possible, with its parts, and its doubts in words."""
     base, distinct, estimates = asked.base, asked.distinct, prediction.estimates
-    latency = estimates["latency_ms"].at_least(base.facts[LEAST_LATENCY_MS])
+    # the catalogue's CPU is one core
+    latency = estimates["latency_ms"].at_least(base.facts[LEAST_LATENCY_MS] / workload.target.threads)
     # where nobody measured the memory, it is counted as for any device
     memory = estimates.get("memory_mib", base.memory_mib)
     assert memory is not None
@@ -169,7 +183,7 @@ def _answer(
         device_memory_mib=memory + CONTEXT_MIB if workload.target.device.is_nvidia else None,
         breakdown=operator_shares(asked.units, prediction.unit_us[distinct.member], latency.value),
         warnings=(
-            *_one_core(workload),
+            *notes,
             *_half_note(workload, model.card.get("settings", ())),
             *base.warnings,
             *_warnings(workload, model.reach, distinct, prediction),
@@ -184,13 +198,6 @@ class UnitTreesPredictor(UnitPredictor):
     """The same with trees on units: they are fitted in minutes on a CPU."""
 
     name = "unit-trees"
-
-
-def _one_core(workload: Workload) -> tuple[str, ...]:
-    """What a time on the catalogue's CPU means."""
-    if not workload.target.device.is_cpu:
-        return ()
-    return (one_core_note(),)
 
 
 def _stand_in(workload: Workload, measured: Sequence[str]) -> str | None:
