@@ -245,7 +245,7 @@ class Prediction(Readable):
     if there is nothing to say: on a slice, on a device without MIG, from a predictor that does not know the memory.
     ``eager_latency_ms`` is the latency of the uncompiled model, if ``latency_ms`` is that of a compiled one.
     ``extrapolated`` is set by the predictor if it has no measurement of the device. With ``parallel`` the metrics are
-    those of each GPU, and the throughput that of all.
+    those of each GPU, and the throughput that of all. ``threads`` are those of a CPU.
     """
 
     model: str
@@ -278,6 +278,7 @@ class Prediction(Readable):
     warnings: tuple[str, ...] = ()
     facts: Mapping[str, float] = field(default_factory=dict)
     parallel: Parallelism | None = None
+    threads: int = 1
 
     def __post_init__(self) -> None:
         """Refuse numbers that are not finite: nobody could read them, and JSON has no word for them."""
@@ -334,6 +335,8 @@ class Prediction(Readable):
             result["optimizer"] = self.optimizer
         if self.channels_last:
             result["channels_last"] = True
+        if self.threads != 1:
+            result["threads"] = self.threads
         # an absent key means unknown; a null could be read as zero
         if self.fits is not None:
             result |= {"fits": self.fits, "capacity_mib": self.capacity_mib}

@@ -37,16 +37,17 @@ class CpuRun:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "CpuRun":
         """The run of a row."""
-        runtime = ONNX_RUNTIME if row.get("runtime") == ONNX_RUNTIME else EAGER
-        return cls(runtime, row.get("threads") or 1)
+        runtime = str(row.get("runtime") or EAGER)
+        return cls(EAGER if runtime in _AS_STORED else runtime, row.get("threads") or 1)
 
 
+_AS_STORED = ("cpu", "cuda-graph")  # eager PyTorch as it is stored, and a GPU
 _COUNTS = {1: "one", 2: "two"}
 ONE_THREAD = CpuRun()
 OTHERS = (CpuRun(EAGER, 2), CpuRun(ONNX_RUNTIME, 1), CpuRun(ONNX_RUNTIME, 2))
 RUN_COLUMNS = ("runtime", "threads", "campaign_id")
 
 
-def campaigns(rows: Iterable[Mapping[str, Any]]) -> dict[str, CpuRun]:
+def runs_of_campaigns(rows: Iterable[Mapping[str, Any]]) -> dict[str, CpuRun]:
     """The run of every campaign that has a row."""
     return {str(row["campaign_id"]): CpuRun.of(row) for row in rows if row.get("campaign_id")}

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.features import extract_units
+from foretell.features import Units, extract_units
 from foretell.features.pooled import DistinctUnits
 from foretell.predictors.adapted.units import CLASSES, classes_of
 from foretell.predictors.slices.model import UnitTimePredictor
@@ -40,6 +40,11 @@ class PacedPredictor:
         self._reference_ms = reference_ms
         self._date = date
 
+    def units_of(self, workload: Workload) -> Units:
+        """The units that run; where a runtime fuses operators, those that others absorb are left out."""
+        units: Units = getattr(self._predictor, "units_of", extract_units)(workload)
+        return units
+
     def unit_times_us(self, workload: Workload, units: DistinctUnits) -> Values:
         """The time of each distinct unit of a workload."""
         paces = np.where(np.isin(classes_of(units.features), _PACED), self._reference_ms / REFERENCE_MS, 1.0)
@@ -50,8 +55,7 @@ class PacedPredictor:
         answer = self._predictor.predict(workload)
         if answer.predictor == ANALYTIC or answer.latency_ms is None:
             return answer
-        # where a runtime fuses operators, those that others absorb have no time
-        units = getattr(self._predictor, "units_of", extract_units)(workload)
+        units = self.units_of(workload)
         distinct = DistinctUnits.of(units)
         before_us, after_us = (one.unit_times_us(workload, distinct) for one in (self._predictor, self))
         latency = _widened(answer.latency_ms.scaled(float(after_us @ distinct.counts / (before_us @ distinct.counts))))

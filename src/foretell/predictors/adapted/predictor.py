@@ -65,7 +65,9 @@ class AdaptedPredictor:
             return self._base.predict(workload)
         answer = self._corrected(workload, base)
         reason = self._unseen(workload, base.work)
-        warnings = [note for note in base.prediction.warnings if not note.startswith(_UNCALIBRATED) and not is_pace_note(note)]
+        warnings = [
+            note for note in base.prediction.warnings if not note.startswith(_UNCALIBRATED) and not is_pace_note(note)
+        ]
         return replace(
             answer,
             predictor=NAME,

@@ -30,10 +30,11 @@ from foretell.predictors.fusion.partitioner import Partitioner
 from foretell.predictors.slices.model import UnitTimePredictor
 from foretell.predictors.unit.model import UnitModel
 from foretell.predictors.unit.pace import core_note
-from foretell.predictors.unit.predictor import UnitPredictor
-from foretell.records import Workload
+from foretell.predictors.unit.predictor import Described, UnitPredictor, stand_in
+from foretell.records import Prediction, Workload
 
 NAME = "cpu-runs"
+AS_EAGER = "Of ONNX Runtime only times were measured: memory is that of eager PyTorch."
 _KIND = COLUMNS.index("kind")
 # what no other operator absorbs, whatever the partitioner says: it takes nearly all of the time
 _NEVER_ABSORBED = tuple(KINDS.index(name) for name in ("contraction", "attention", "recurrent"))
@@ -44,10 +45,11 @@ class CpuRunPredictor(UnitPredictor):
 
     name = NAME
 
-    def __init__(self, eager: UnitTimePredictor, model: UnitModel, run: CpuRun) -> None:
+    def __init__(self, eager: UnitTimePredictor, model: UnitModel, run: CpuRun, notes: tuple[str, ...] = ()) -> None:
         super().__init__(model)
         self._eager = eager
         self._run = run
+        self._further = notes
 
     def units_of(self, workload: Workload) -> Units:
         """The units that run."""
@@ -57,7 +59,15 @@ class CpuRunPredictor(UnitPredictor):
         return on_eager(units, self._eager.unit_times_us(workload, units))
 
     def _notes(self, workload: Workload) -> tuple[str, ...]:  # noqa: ARG002 the run says it all
-        return (core_note(self._run),)
+        memory = (AS_EAGER,) if self._run.runtime == ONNX_RUNTIME else ()
+        return (core_note(self._run), *memory, *self._further)
+
+    def _describe(self, workload: Workload, model: UnitModel) -> Described | Prediction:
+        # the roofline, which answers elsewhere, knows one core and no runtime
+        if stand_in(workload, model.card["settings"]) is None:
+            measured = ", ".join(model.card["settings"])
+            raise InputError(f"{self._run} was measured in {measured}, not in {workload.mode} {workload.dtype}.")
+        return super()._describe(workload, model)
 
 
 def on_eager(units: DistinctUnits, eager_us: NDArray[np.float64]) -> DistinctUnits:
@@ -116,11 +126,11 @@ def shipped(run: CpuRun) -> UnitModel:
     return UnitModel.load(data)
 
 
-def on_run(predictor: object, run: CpuRun) -> CpuRunPredictor:
-    """The predictor of a run, from one of eager PyTorch on one thread."""
+def on_run(predictor: object, run: CpuRun, notes: tuple[str, ...] = ()) -> CpuRunPredictor:
+    """The predictor of a run, from one of eager PyTorch on one thread; ``notes`` go into its answers."""
     if run not in OTHERS:
         known = "; ".join(map(str, (ONE_THREAD, *OTHERS)))
         raise InputError(f"Nothing was measured of {run} on cpu, only of: {known}.")
     if not isinstance(predictor, UnitTimePredictor):
         raise InputError(f"Latency of {run} needs a predictor that predicts units: leave out --predictor.")
-    return CpuRunPredictor(predictor, shipped(run), run)
+    return CpuRunPredictor(predictor, shipped(run), run, notes)

@@ -114,7 +114,7 @@ class UnitPredictor:
     def predict_many(self, workloads: Sequence[Workload]) -> list[Prediction]:
         """The predictions of several workloads; the model is asked once for all on the same device."""
         found: list[Prediction | None] = [None] * len(workloads)
-        asked: dict[UnitModel, list[tuple[int, _Described]]] = {}
+        asked: dict[UnitModel, list[tuple[int, Described]]] = {}
         for number, workload in enumerate(workloads):
             model = self._fitted_to(workload)
             described = self._describe(workload, model)
@@ -131,11 +131,11 @@ class UnitPredictor:
                 found[number] = _answer(workloads[number], model, one, answer, occupancy, notes)
         return [prediction for prediction in found if prediction is not None]
 
-    def _describe(self, workload: Workload, model: UnitModel) -> "_Described | Prediction":
+    def _describe(self, workload: Workload, model: UnitModel) -> "Described | Prediction":
         """What the model is asked about a workload, or the roofline's answer where it cannot be asked."""
         measured = model.card.get("settings", ())
         # files of older versions do not say what was measured, and were fitted to all modes and precisions
-        if measured and _stand_in(workload, measured) is None:
+        if measured and stand_in(workload, measured) is None:
             return _unmeasured(workload, measured)
         base = analytic_prediction(workload, with_breakdown=False)
         units = self.units_of(workload)
@@ -144,11 +144,11 @@ class UnitPredictor:
             return RooflinePredictor().predict(workload)
         distinct = DistinctUnits.of(units)
         setting = Setting.of(workload, base.memory_mib.value)
-        return _Described(base, units, distinct, (self._asked(workload, distinct), setting, base.power_w.value))
+        return Described(base, units, distinct, (self._asked(workload, distinct), setting, base.power_w.value))
 
 
 @dataclass(frozen=True)
-class _Described:
+class Described:
     """A workload as a model takes it, and the roofline's prediction, parts of which stay."""
 
     base: Prediction
@@ -160,7 +160,7 @@ class _Described:
 def _answer(
     workload: Workload,
     model: UnitModel,
-    asked: _Described,
+    asked: Described,
     prediction: WorkloadPrediction,
     occupancy: Estimate | None,
     notes: tuple[str, ...],
@@ -200,7 +200,7 @@ class UnitTreesPredictor(UnitPredictor):
     name = "unit-trees"
 
 
-def _stand_in(workload: Workload, measured: Sequence[str]) -> str | None:
+def stand_in(workload: Workload, measured: Sequence[str]) -> str | None:
     """The measured mode and precision that tells this workload's units, its own if it was measured; None if none does.
 
     A forward pass has the same units in every mode. The two half precisions stand for each other if each was measured
@@ -216,7 +216,7 @@ def _stand_in(workload: Workload, measured: Sequence[str]) -> str | None:
 
 def _half_note(workload: Workload, measured: Sequence[str]) -> tuple[str, ...]:
     """A sentence where another half precision stands for the one that was asked for."""
-    setting = _stand_in(workload, measured) if measured else None
+    setting = stand_in(workload, measured) if measured else None
     if setting is None or workload.dtype not in _HALVES or setting.endswith(f" {workload.dtype}"):
         return ()
     return (f"Nothing was measured in {workload.mode} {workload.dtype}; {setting} was, and half precisions are alike.",)

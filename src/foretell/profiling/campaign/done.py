@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretell.devices.cpu_runs import RUN_COLUMNS, CpuRun, campaigns
+from foretell.devices.cpu_runs import RUN_COLUMNS, CpuRun, runs_of_campaigns
 from foretell.errors import MeasurementError
 from foretell.optional import require
 from foretell.profiling.campaign.journal import read_records, read_traces
@@ -97,7 +97,7 @@ def done_measurements(path: Path, run: CpuRun | None = None) -> tuple[list[dict[
         if _table_of(file) == MEASUREMENTS or (file == path and _table_of(file) != KERNELS)
         for row in read_table(file, _COLUMNS[:1], _COLUMNS[1:]).to_pylist()
     ]
-    others = {name for name, own in campaigns(stored).items() if run is not None and own != run}
+    others = {name for name, own in runs_of_campaigns(stored).items() if run is not None and own != run}
     rows += [row for row in stored if run is None or run.has(row)]
     for file in files:
         if _table_of(file) == KERNELS:

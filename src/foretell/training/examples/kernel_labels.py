@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from foretell.datasets.parquet_files import TableFile, find_files, read_columns
 from foretell.devices import find_device
+from foretell.devices.cpu_runs import ONE_THREAD
 from foretell.errors import DataError, ForetellError
 from foretell.features import COLUMNS, Units, extract_units
 from foretell.features.layouts import operand_layouts
 from foretell.files import write_whole
-from foretell.devices.cpu_runs import ONE_THREAD
 from foretell.predictors.kernels.classes import kernel_class
 from foretell.records import Target, Workload
 from foretell.training.examples.calls import OPTIMIZER, Call

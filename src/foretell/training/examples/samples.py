@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 from pathlib import Path
 
 import numpy as np
@@ -38,17 +38,26 @@ Log = Callable[[str], None]
 
 
 def read_samples(
-    store: Path, device: str, cache: Path, log: Log = lambda _: None, run: CpuRun = ONE_THREAD
+    store: Path,
+    device: str,
+    cache: Path,
+    log: Log = lambda _: None,
+    run: CpuRun = ONE_THREAD,
+    days: Collection[str] | None = None,
 ) -> list[Sample]:
-    """The samples of a device, from the cache where there is one; it is written completely or not at all."""
+    """The samples of a device, from the cache where there is one; it is written completely or not at all.
+
+    On a CPU they are of one kind of ``run``, and measured on some ``days`` where any are given.
+    """
     part = "" if run == ONE_THREAD else f"-{run.runtime}-{run.threads}"
+    part += f"-{'-'.join(sorted(days))}" if days is not None else ""
     file = cache / f"samples-{device}{part}-{fingerprint(store, device, unit_times=UNIT_TIMES_VERSION)}.npz"
     if file.exists():
         return _load(file)
     failures: Counter[str] = Counter()
     samples: list[Sample] = []
-    total = sum(map(teaches, measured_rows(store, run).values()))
-    for example in read_examples(store, Target(find_device(device)), failures, teaches, run):
+    total = sum(map(teaches, measured_rows(store, run, days).values()))
+    for example in read_examples(store, Target(find_device(device)), failures, teaches, run, days):
         other = example.row["device_name"]
         # older measurements have no device name: they are taken to be of this device
         if other and find_device(other).id != device:
@@ -63,9 +72,10 @@ def read_samples(
     for reason, number in failures.most_common(3):
         log(f"{number} workloads have no features: {reason}")
     if not samples:
+        of_run = f" ({run})" if run != ONE_THREAD else ""
         raise DataError(
-            f"{store} has no measured workload of {device}{f' ({run})' if run != ONE_THREAD else ''} whose graph is known; name another folder with --store. "
-            f"For a few measurements there is foretell adapt --device {device} --from {store}."
+            f"{store} has no measured workload of {device}{of_run} whose graph is known; name another folder with "
+            f"--store. For a few measurements there is foretell adapt --device {device} --from {store}."
         )
     _save(samples, file)
     return samples

@@ -12,10 +12,10 @@ from typing import Any
 
 from foretell.datasets.parquet_files import find_files, read_columns
 from foretell.devices import Device
+from foretell.devices.cpu_runs import ONE_THREAD, CpuRun
 from foretell.devices.device_file import is_device
 from foretell.errors import DataError, ForetellError, InputError
 from foretell.graph import Graph
-from foretell.devices.cpu_runs import ONE_THREAD, CpuRun
 from foretell.records import Measurement, Workload
 from foretell.registry import did_you_mean
 from foretell.training.examples.graphs import GraphKey, make_graph, read_graphs
