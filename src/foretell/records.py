@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from foretell.devices import Device, Hardware, Slice, effective
+from foretell.devices.cpu_runs import EAGER, ONNX_RUNTIME, CpuRun
 from foretell.errors import ModelError
 from foretell.graph import Graph
 from foretell.graph.ir.layout import in_channels_last
@@ -18,11 +19,17 @@ TF32 = "tf32"
 
 @dataclass(frozen=True)
 class Target:
-    """Where a model would run: a device, a part of it, and the runtime that drives it."""
+    """Where a model would run: a device, a part of it, the runtime that drives it, and on a CPU its threads."""
 
     device: Device
     slice: Slice | None = None
     runtime: str = "cuda-graph"
+    threads: int = 1
+
+    @property
+    def run(self) -> CpuRun:
+        """How a CPU runs the model; all runtimes but ONNX Runtime count as eager PyTorch."""
+        return CpuRun(ONNX_RUNTIME if self.runtime == ONNX_RUNTIME else EAGER, self.threads)
 
     @cached_property
     def hardware(self) -> Hardware:
@@ -238,7 +245,7 @@ class Prediction(Readable):
     if there is nothing to say: on a slice, on a device without MIG, from a predictor that does not know the memory.
     ``eager_latency_ms`` is the latency of the uncompiled model, if ``latency_ms`` is that of a compiled one.
     ``extrapolated`` is set by the predictor if it has no measurement of the device. With ``parallel`` the metrics are
-    those of each GPU, and the throughput that of all.
+    those of each GPU, and the throughput that of all. ``threads`` are those of a CPU.
     """
 
     model: str
@@ -271,6 +278,7 @@ class Prediction(Readable):
     warnings: tuple[str, ...] = ()
     facts: Mapping[str, float] = field(default_factory=dict)
     parallel: Parallelism | None = None
+    threads: int = 1
 
     def __post_init__(self) -> None:
         """Refuse numbers that are not finite: nobody could read them, and JSON has no word for them."""
@@ -327,6 +335,8 @@ class Prediction(Readable):
             result["optimizer"] = self.optimizer
         if self.channels_last:
             result["channels_last"] = True
+        if self.threads != 1:
+            result["threads"] = self.threads
         # an absent key means unknown; a null could be read as zero
         if self.fits is not None:
             result |= {"fits": self.fits, "capacity_mib": self.capacity_mib}

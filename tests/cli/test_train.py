@@ -162,7 +162,7 @@ def test_a_predictor_of_one_mode_is_shown_by_it(
         (
             ("train", "-p", "WRONG"),
             "Choose from: unit-network, unit-trees, partitioner, slices, kernel-classes, compiled, occupancy, sharing, "
-            "core-sharing.",
+            "core-sharing, cpu-runs.",
         ),
         (("train", "--device", "h20o"), "Unknown device 'h20o'. Did you mean 'h200'?"),
         (("train", "--threads", "0"), "Invalid value for '--threads'"),
@@ -181,7 +181,13 @@ def test_a_mistake_is_one_line_and_writes_nothing(
 
 @pytest.mark.parametrize(
     ("model", "report"),
-    [("partitioner", "fusion"), ("slices", "slices"), ("kernel-classes", "kernels"), ("compiled", "compiled")],
+    [
+        ("partitioner", "fusion"),
+        ("slices", "slices"),
+        ("kernel-classes", "kernels"),
+        ("compiled", "compiled"),
+        ("cpu-runs", "cpu-runs"),
+    ],
 )
 def test_models_beside_the_predictors_are_fitted_and_judged_by_the_same_commands(
     model: str, report: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

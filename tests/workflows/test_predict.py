@@ -11,7 +11,7 @@ from foretell.errors import ForetellError
 from foretell.records import Prediction
 from foretell.testing import tiny_graph, tiny_onnx
 from foretell.workflows.predict import devices, predict
-from foretell.workflows.workload import MAX_BATCH, RUNTIMES, load_graph, read_input_shape
+from foretell.workflows.workload import MAX_BATCH, RUNTIMES, load_graph, own_predictor_path, read_input_shape
 from small.small_store import write_store
 
 
@@ -52,6 +52,10 @@ class Untouched:
         ({"latency_limit_ms": 0}, "The latency limit is 0 ms; it must be a number above 0."),
         ({"runtime": "compiled", "mode": "training"}, "torch.compile was measured in inference, not in training"),
         ({"mode": "training", "dtype": "fp8"}, "A training step in fp8 is not predicted: its master weights"),
+        ({"runtime": "onnxruntime"}, "ONNX Runtime was measured on cpu, not on h200: leave out --runtime onnxruntime."),
+        ({"threads": 2}, "Threads are those of a CPU, and h200 is none: leave out --threads."),
+        ({"threads": 0, "device": "cpu"}, "Got 0 threads; it must be a whole number, 1 or more."),
+        ({"threads": 3, "device": "cpu"}, "Nothing was measured of eager PyTorch on 3 threads on cpu, only of: eager"),
         ({"batch_size": 0}, "The batch size is 0; it must be a whole number between 1 and 1048576."),
         ({"batch_size": MAX_BATCH + 1}, "The batch size is 1048577; it must be a whole number between 1 and 1048576."),
         ({"context": 0}, "The context is 0; it must be 1 token or more."),
@@ -91,7 +95,24 @@ def test_the_best_predictor_of_a_device_answers_unless_another_is_named() -> Non
 def test_a_cpu_runs_eagerly_whatever_runtime_is_requested() -> None:
     assert predict_tiny(device="cpu").runtime == predict_tiny(device="cpu", runtime="cuda-graph").runtime == "eager"
     assert predict_tiny(runtime="eager").runtime == "eager"
-    assert set(RUNTIMES) == {"cuda-graph", "eager", "compiled"}
+    assert set(RUNTIMES) == {"cuda-graph", "eager", "compiled", "onnxruntime"}
+
+
+def test_a_cpu_answers_for_two_threads_and_for_onnx_runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FORETELL_CACHE", str(tmp_path))
+    usual = predict_tiny(device="cpu")
+    two, session = predict_tiny(device="cpu", threads=2), predict_tiny(device="cpu", runtime="onnxruntime")
+    assert (usual.threads, two.threads, session.runtime) == (1, 2, "onnxruntime")
+    assert [one.predictor for one in (usual, two, session)] == ["unit-trees", "cpu-runs", "cpu-runs"]
+    assert len({one.latency_ms.value for one in (usual, two, session)}) == 3
+    assert "threads" not in usual.to_dict()
+    assert two.to_dict()["threads"] == 2
+    # what adapt learned is of one thread of eager PyTorch
+    own_predictor_path("cpu").parent.mkdir(parents=True)
+    own_predictor_path("cpu").write_bytes(b"")
+    again = predict_tiny(device="cpu", threads=2)
+    assert again.latency_ms == two.latency_ms
+    assert "What foretell adapt learned is of eager PyTorch on one thread; it is not used here." in again.warnings
 
 
 @pytest.mark.parametrize(("written", "dtype"), [("float16", "fp16"), ("torch.bfloat16", "bf16"), ("FP32", "fp32")])

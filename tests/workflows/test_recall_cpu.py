@@ -1,5 +1,6 @@
 """What ``profile --device cpu --store`` stored is what ``predict --device cpu --store`` answers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,11 @@ def test_without_a_graph_the_name_and_the_input_decide(tmp_path: Path) -> None:
 
 def test_another_runtime_is_another_measurement(tmp_path: Path) -> None:
     assert recalled(stored(tmp_path / "store", graph=True, runtime="compiled")).source == "predicted"
+
+
+def test_each_run_recalls_its_own_measurement(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store", graph=True, runtime="onnxruntime")
+    assert recalled(store).source == "predicted"
+    for threads, source in ((1, "measured"), (2, "predicted")):
+        asked = replace(CPU, target=Target(find_device("cpu"), None, "onnxruntime", threads))
+        assert recall(RooflinePredictor().predict(asked), asked, tiny_graph(4), store).source == source

@@ -21,6 +21,7 @@ MODELS = {
     "occupancy": "foretell.training.occupancy",
     "sharing": "foretell.training.sharing",
     "core-sharing": "foretell.training.core_sharing",
+    "cpu-runs": "foretell.training.cpu_runs",
 }
 _WHOLE = ("unit-network", "unit-trees")
 
@@ -64,7 +65,7 @@ def train(
     nargs=-1,
     metavar="PREDICTOR…",
     help="roofline, unit-trees, unit-network [all]; "
-    "or one of: partitioner, slices, kernel-classes, compiled, occupancy, sharing, core-sharing.",
+    "or one of: partitioner, slices, kernel-classes, compiled, occupancy, sharing, core-sharing, cpu-runs.",
 )
 @click.option("--split", multiple=True, help="random, architecture or family; repeat [all].")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, help="How many seeds.")

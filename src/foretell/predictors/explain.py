@@ -28,7 +28,7 @@ def explain(
 
     Where the predictor does not predict units (the roofline), the analytic bounds divide the latency.
     """
-    units = extract_units(workload)
+    units = _units_of(workload, predictor)
     if not len(units):
         return ()
     distinct = DistinctUnits.of(units)
@@ -51,12 +51,18 @@ def explain_kernels(
     workload: Workload, predictor: Predictor, latency_ms: float, classifier: KernelClassifier
 ) -> tuple[KernelShare, ...]:
     """One row for all units whose main kernel is likely of one class, longest first."""
-    units = extract_units(workload)
+    units = _units_of(workload, predictor)
     if not len(units):
         return ()
     distinct = DistinctUnits.of(units)
     spent_us = unit_times(workload, predictor, distinct)[0] * distinct.counts
     return kernel_shares(units, distinct, spent_us, likeliest(workload, units, distinct, classifier), latency_ms)
+
+
+def _units_of(workload: Workload, predictor: Predictor) -> Units:
+    """The units that run; a predictor of a runtime that fuses operators knows which do."""
+    units: Units = getattr(predictor, "units_of", extract_units)(workload)
+    return units
 
 
 def unit_times(workload: Workload, predictor: Predictor, distinct: DistinctUnits) -> tuple[NDArray[np.float64], bool]:
@@ -69,7 +75,7 @@ def timeline(
     workload: Workload, predictor: Predictor, latency_ms: float, classifier: KernelClassifier | None = None
 ) -> dict[str, object]:
     """All units one after the other, as a trace that Chrome and Perfetto open; they add up to ``latency_ms``."""
-    units = extract_units(workload)
+    units = _units_of(workload, predictor)
     events: list[dict[str, object]] = [
         {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": f"{workload.target.device.id}, predicted"}}
     ]

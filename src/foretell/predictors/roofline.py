@@ -130,6 +130,7 @@ def analytic_prediction(workload: Workload, *, with_breakdown: bool = True) -> P
         device=workload.target.device.id,
         slice=workload.target.slice.text if workload.target.slice else None,
         runtime=workload.target.runtime,
+        threads=workload.target.threads,
         mode=workload.mode,
         batch_size=workload.batch_size,
         dtype=workload.dtype,

@@ -59,6 +59,7 @@ def predict(
     parallel: str = "ddp",
     network: str | None = None,
     gpus_per_node: int = 8,
+    threads: int = 1,
 ) -> Prediction:
     """Predict how a model will run on a device, without running it.
 
@@ -70,7 +71,8 @@ def predict(
         dtype: fp32, tf32, fp16, bf16, …; in training fp16 and bf16 mean autocast. In fp32 convolutions run in TF32, as
             PyTorch sets it, and in tf32 matrix products too.
         mode: inference, training, prefill or decode.
-        runtime: What drives the device: ``cuda-graph``, ``eager``, or ``compiled`` (by torch.compile, inference).
+        runtime: What drives the device: ``cuda-graph``, ``eager``, ``compiled`` (by torch.compile, inference), or
+            ``onnxruntime`` (on a CPU, inference).
         slice: A part of the device: ``mps:30``, ``mig:1g.18gb``, ``sms:66``.
         optimizer: sgd (momentum) or adamw, in training.
         channels_last: Model and images are converted with ``.to(memory_format=torch.channels_last)``.
@@ -90,6 +92,7 @@ def predict(
         parallel: How they share the step: ddp, zero1, zero2, zero3 (FSDP) or tensor.
         network: What connects nodes: infiniband-ndr, -hdr or -edr, or the GB/s of one GPU as text.
         gpus_per_node: GPUs of one node.
+        threads: Threads of a CPU, each on a core of its own: 1 or 2.
 
     >>> from foretell.testing import tiny_onnx
     >>> p = predict(tiny_onnx(), device="a100", batch_size=8, dtype="fp16")
@@ -105,7 +108,7 @@ def predict(
         check_store(store)
     configuration = read_configuration(
         device=device, slice=slice, runtime=runtime, batch_size=batch_size, dtype=dtype, mode=mode, optimizer=optimizer,
-        channels_last=channels_last,
+        channels_last=channels_last, threads=threads,
     )  # fmt: skip
     check_parallel(configuration, gpus, parallel, network, gpus_per_node)
     target, is_compiled = configuration.target, runtime_name(runtime) == COMPILED

@@ -17,8 +17,8 @@ RECALLED = ("latency_ms", "memory_mib", "device_memory_mib", "power_w", "energy_
 # Of the workloads that were measured twice, 95 % differ by less than this share (124 pairs on an H200).
 _REPEATS = {"latency_ms": 0.023, "memory_mib": 0.002, "power_w": 0.094, "energy_j": 0.094}
 _ROW = ("status", "spec", "input_shape", "mode", "batch_size", "dtype", "optimizer", "latency_source", "device_name",
-        "channels_last", "runtime", "latency_cv")  # fmt: skip
-_CPU_SOURCE, _CPU_RUNTIME = "cpu-timer", "cpu"  # eager PyTorch on a CPU, as it is stored
+        "channels_last", "runtime", "threads", "latency_cv")  # fmt: skip
+_CPU_SOURCE = "cpu-timer"
 _90_PERCENT, _MOST_SPREAD = 1.645, 0.5
 
 Row = Mapping[str, Any]
@@ -114,13 +114,11 @@ def _rows(store: Path, keys: set[GraphKey]) -> Iterator[Row]:
 
 def _fits(row: Row, workload: Workload) -> bool:
     """Whether a row has the workload's batch size, dtype, optimizer and device, and how its latency was taken."""
-    is_replayed = row["latency_source"] == workload.target.runtime == "cuda-graph"
-    is_eager_cpu = workload.target.device.is_cpu and (row["latency_source"], row["runtime"]) == (
-        _CPU_SOURCE,
-        _CPU_RUNTIME,
-    )
+    target = workload.target
+    is_replayed = row["latency_source"] == target.runtime == "cuda-graph"
+    is_timed = target.device.is_cpu and row["latency_source"] == _CPU_SOURCE and target.run.has(row)
     return (
-        (is_replayed or is_eager_cpu)
+        (is_replayed or is_timed)
         and (row["batch_size"], row["dtype"]) == (workload.batch_size, workload.dtype)
         and (row["optimizer"] or None) == workload.optimizer
         and bool(row.get("channels_last")) == workload.channels_last

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.devices import Device, device_of, parse_slice
+from foretell.devices.cpu_runs import EAGER, ONE_THREAD, ONNX_RUNTIME
 from foretell.errors import InputError
 from foretell.frontends import MODES, InputSpec, ModelRequest, convert, parse_inputs
 from foretell.frontends.cache import cache_folder
@@ -21,9 +22,10 @@ from foretell.records import TF32, Target, Workload
 from foretell.registry import did_you_mean
 from foretell.workflows.measure.characterise import read_own_ceilings
 
-CUDA_GRAPH, EAGER, COMPILED = "cuda-graph", "eager", "compiled"
-RUNTIMES = (CUDA_GRAPH, EAGER, COMPILED)
+CUDA_GRAPH, COMPILED = "cuda-graph", "compiled"
+RUNTIMES = (CUDA_GRAPH, EAGER, COMPILED, ONNX_RUNTIME)
 _OLD_NAMES = {"compile": COMPILED}  # understood, but not shown
+_NOT_ADAPTED = f"What foretell adapt learned is of {ONE_THREAD}; it is not used here."
 MAX_BATCH = 2**20
 _AUTOCAST_DTYPES = ("fp16", "bf16")
 _MASTERED = ("fp8", "fp4")  # formats in which nobody keeps the weights that are trained
@@ -62,6 +64,7 @@ def read_configuration(
     mode: str = "inference",
     optimizer: str | None = None,
     channels_last: bool = False,
+    threads: int = 1,
 ) -> Configuration:
     """Check all arguments except the model, which is not read.
 
@@ -78,8 +81,9 @@ def read_configuration(
         raise InputError(f"Unknown runtime {runtime!r}.{did_you_mean(runtime, RUNTIMES)}")
     place = device_of(device)
     part = parse_slice(slice, place) if slice else None
+    _check_host(place, runtime, threads)
     # A CPU has no CUDA graphs: it runs eagerly, whatever the default runtime.
-    target = Target(place, part, EAGER if place.is_cpu else runtime)
+    target = Target(place, part, EAGER if place.is_cpu and runtime != ONNX_RUNTIME else runtime, threads)
     size, number = check_batch_size(batch_size), check_dtype(dtype)
     if number == TF32 and not place.is_nvidia:
         what = "a CPU" if place.is_cpu else f"a GPU of {place.vendor}"
@@ -92,6 +96,18 @@ def read_configuration(
     if number == "fp64" and "fp64" not in place.vector_tflops:
         raise InputError(f"No rate in fp64 is known of {place.id} (some GPUs have none): use fp32.")
     return Configuration(target, size, number, mode, check_optimizer(optimizer, mode), channels_last)
+
+
+def _check_host(device: Device, runtime: str, threads: object) -> None:
+    """Refuse what only a CPU has, on a GPU; and a number of threads that is none."""
+    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+        raise InputError(f"Got {threads!r} threads; it must be a whole number, 1 or more.")
+    if device.is_cpu:
+        return
+    if runtime == ONNX_RUNTIME:
+        raise InputError(f"ONNX Runtime was measured on cpu, not on {device.id}: leave out --runtime {ONNX_RUNTIME}.")
+    if threads != 1:
+        raise InputError(f"Threads are those of a CPU, and {device.id} is none: leave out --threads.")
 
 
 def runtime_name(runtime: str) -> str:
@@ -202,9 +218,15 @@ def choose_predictor(predictor: str | None, target: Target) -> Predictor:
 
     One that ``foretell adapt`` made for the device on this machine is better than any other.
     """
-    if predictor is None and (own := own_predictor_path(target.device.id)).is_file():
+    own = own_predictor_path(target.device.id)
+    is_usual = not target.device.is_cpu or target.run == ONE_THREAD
+    if predictor is None and is_usual and own.is_file():
         predictor = str(own)
     selected = find_predictor(predictor, target.device.id)
+    if not is_usual:
+        from foretell.predictors.cpu.model import on_run  # imports numpy, which would slow down the start
+
+        selected = on_run(selected, target.run, (_NOT_ADAPTED,) if own.is_file() else ())
     if target.device.is_cpu and predictor in (None, best_fitted(target.device.id)):
         selected = _at_own_pace(selected, target.device.id)
     if target.slice is not None:

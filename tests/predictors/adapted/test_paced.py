@@ -14,7 +14,7 @@ from foretell.predictors.adapted.paced import PacedPredictor
 from foretell.predictors.adapted.predictor import AdaptedPredictor, probe_of
 from foretell.predictors.adapted.regression import LATENCY_PARTS, Factors
 from foretell.predictors.adapted.units import CLASSES, WIDTH, classes_of
-from foretell.predictors.unit.pace import ONE_CORE, REFERENCE_MS, one_core_note
+from foretell.predictors.unit.pace import REFERENCE_MS, core_note, is_pace_note
 from foretell.records import Target, Workload
 from small.small_samples import blocks
 
@@ -51,7 +51,7 @@ def test_the_note_is_about_this_machine_and_stands_once(fitted):
     notes = [note for note in PacedPredictor(fitted, 0.07, "2026-11-17").predict(workload()).warnings if "192" in note]
     assert len(notes) == 1
     assert "in 0.07 ms, as this machine does (foretell characterise, 2026-11-17)" in notes[0]
-    assert one_core_note() in fitted.predict(workload()).warnings
+    assert core_note() in fitted.predict(workload()).warnings
 
 
 def test_units_follow_the_pace(fitted):
@@ -74,4 +74,4 @@ def test_adapted_answers_do_not_ask_to_adapt(fitted):
     factors = Factors(np.zeros(WIDTH), LATENCY_PARTS, np.zeros((1, WIDTH)), 2.0)
     answer = AdaptedPredictor(AdaptedModel(card, {"latency_ms": factors}), fitted, "here").predict(workload())
     assert answer.predictor == "adapted"
-    assert not [note for note in answer.warnings if note.startswith(ONE_CORE)]
+    assert not [note for note in answer.warnings if is_pace_note(note)]

@@ -1,5 +1,6 @@
 import pytest
 
+from foretell.devices.cpu_runs import ONE_THREAD, OTHERS
 from foretell.errors import MeasurementError
 from foretell.profiling.campaign.done import Trace, done_keys, done_measurements
 from foretell.profiling.campaign.journal import TRACES, Journal
@@ -66,6 +67,20 @@ def test_measurements_of_a_journal_of_a_folder_and_of_one_file_are_known(tmp_pat
     parquet.write_table(arrow.table({"name_id": [1]}), store / "kernel_names.parquet")
     assert done_measurements(store) == ([{"workload_id": "x", "status": "ok"}], {"x", "y"})
     assert done_measurements(store / "kernels.parquet") == ([], {"x", "y"})
+
+
+def test_what_another_run_has_measured_is_not_done(tmp_path):
+    rows = {"workload_id": ["x", "x", "y"], "status": ["ok"] * 3, "runtime": ["cpu", "cpu", "onnxruntime"]}
+    rows |= {"threads": [1, 2, 1], "campaign_id": ["one", "two", "session"]}
+    parquet.write_table(arrow.table(rows), tmp_path / "measurements.parquet")
+    traces = {"workload_id": ["x", "y"], "campaign_id": ["two", "session"]}
+    parquet.write_table(arrow.table(traces), tmp_path / "kernels.parquet")
+    done = {
+        run: ([row["workload_id"] for row in rows], traced)
+        for run in (ONE_THREAD, *OTHERS)
+        for rows, traced in (done_measurements(tmp_path, run),)
+    }
+    assert list(done.values()) == [(["x"], set()), (["x"], {"x"}), (["y"], {"y"}), ([], set())]
 
 
 def test_damaged_measurements_are_named_and_left_alone(tmp_path):

@@ -52,9 +52,9 @@ def _raise(error):
     return fail
 
 
-def _run(worker, workloads=LENET, count=3, role="measure", spec=None):
+def _run(worker, workloads=LENET, count=3, role="measure", spec=None, trace=False):
     group = Group("p", spec or workloads[0].spec, tuple(workloads), count, role)
-    worker.run_group(group, set(), time.monotonic() + 60)
+    worker.run_group(group, set(), time.monotonic() + 60, [one.id for one in workloads] if trace else ())
 
 
 def _statuses(events):
@@ -81,6 +81,18 @@ def test_onnx_runtime_measures_the_same_models(make_worker):
     assert record["status"] == "ok", record
     assert record["values"]["latency_ms"] > 0
     assert record["values"]["reference_ms"] > 0
+
+
+def test_onnx_runtime_traces_its_nodes_and_leaves_no_file(make_worker, monkeypatch, tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    worker, messages = make_worker(measuring=replace(QUICK, runtime="onnxruntime"))
+    _run(worker, count=1, trace=True)
+    (trace,) = [message for message in messages if message["event"] == "trace"]
+    assert "Conv" in trace["kernels"]["op"]
+    assert min(trace["kernels"]["duration_us"]) > 0
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not say which cores a process has")

@@ -94,10 +94,11 @@ def test_the_converter_is_loaded_by_converting_one_layer(monkeypatch):
     assert options["dynamo"]
 
 
-def test_the_last_run_of_a_profile_counts():
+def test_a_node_takes_the_median_of_its_runs_but_the_first():
     node = {"cat": "Node", "args": {"op_name": "Conv"}}
     events = [{"cat": "Session", "name": "model_run", "dur": 9}]
-    for run in (1, 2, 3):
+    for run in (90, 1, 7, 3):
         events += [{**node, "name": f"conv{number}_kernel_time", "dur": 10 * run + number} for number in (1, 2)]
-    table = parse_profile(events, 3)
+    table = parse_profile(events, 4)
     assert (table["name"], table["duration_us"], table["op_index"]) == (["conv1", "conv2"], [31.0, 32.0], [0, 1])
+    assert parse_profile(events[:3], 1)["duration_us"] == [901.0, 902.0]

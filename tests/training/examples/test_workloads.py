@@ -3,6 +3,7 @@ from collections import Counter
 import pytest
 
 from foretell.devices import find_device
+from foretell.devices.cpu_runs import CpuRun
 from foretell.records import Target
 from foretell.training.examples.graphs import collect_graphs, measured_keys, write_graphs
 from foretell.training.examples.link import link_store, write_links
@@ -67,6 +68,34 @@ def test_traced_time_goes_to_the_units_it_belongs_to(store):
         for phase, spent in zip(example.units.phases, example.unit_us.tolist()):
             by_phase[phase] += spent
         assert by_phase == {"forward": 15.0, "backward": 11.0, "optimizer": 2.0}
+
+
+def test_other_runs_of_a_workload_teach_nothing_about_one_thread(store):
+    """A store with two threads and ONNX Runtime beside one thread: each run has its own rows and traces."""
+    two = {"campaign_id": "two", "runtime": "cpu", "threads": 2, "measured_at": "2026-11-18T10:00:00+00:00"}
+    before = {example.row["workload_id"]: example for example in read_examples(store, H200)}
+    row = {**before["w0"].row, **two, "latency_ms": 0.5, "status": "ok"}
+    write_table(store / "0-two", "measurements", [row, {**row, "workload_id": "new"}])
+    calls = [("aten::linear", "0", 50.0), ("aten::relu", "1", 30.0), ("aten::linear", "2", 70.0)]
+    kernels = [
+        {"campaign_id": "two", "workload_id": "w0", "sequence": number, "op_index": number, "op": op}
+        | {"module": module, "duration_us": time_us, "name_id": 1}
+        for number, (op, module, time_us) in enumerate(calls)
+    ]
+    write_table(store / "0-two", "kernels", kernels)
+    after = {example.row["workload_id"]: example for example in read_examples(store, H200)}
+    assert set(after) == set(before)
+    assert after["w0"].row["latency_ms"] == 1.0
+    assert after["w0"].unit_us.tolist() == before["w0"].unit_us.tolist()
+    run = CpuRun("eager", 2)
+    examples = {example.row["workload_id"]: example for example in read_examples(store, H200, run=run)}
+    assert set(examples) == {"w0", "new"}
+    assert examples["w0"].row["latency_ms"] == 0.5
+    assert examples["w0"].unit_us.tolist() == [50.0, 30.0, 70.0]
+    assert examples["new"].unit_us is None
+    assert set(measured_rows(store, run, {"2026-11-18"})) == {"w0", "new"}
+    assert not measured_rows(store, run, {"2026-11-17"})
+    assert not measured_rows(store, CpuRun("onnxruntime", 2))
 
 
 def test_products_of_one_einsum_have_no_traced_time_of_their_own():

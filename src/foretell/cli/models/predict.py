@@ -47,7 +47,12 @@ def with_word(arguments: Sequence[str]) -> list[str]:
 @options.dtype
 @options.mode
 @click.option("slice_", "--slice", help="A part of the device: mps:30, mig:1g.18gb, sms:66.")
-@click.option("--runtime", default="cuda-graph", help="What drives the device: cuda-graph, eager or compiled.")
+@click.option(
+    "--runtime",
+    default="cuda-graph",
+    help="What drives the device: cuda-graph, eager or compiled; a CPU: eager or onnxruntime.",
+)
+@click.option("--threads", type=int, default=1, help="Threads of a CPU: 1 or 2.")
 @click.option("--optimizer", help="sgd (momentum) or adamw, in training.")
 @options.channels_last
 @click.option("--predictor", help="A predictor's name [the best for the workload].")
@@ -82,6 +87,7 @@ def run(
     mode: str,
     slice_: str | None,
     runtime: str,
+    threads: int,
     optimizer: str | None,
     channels_last: bool,
     predictor: str | None,
@@ -114,6 +120,7 @@ def run(
             dtype=dtype,
             mode=mode,
             runtime=runtime,
+            threads=threads,
             slice=slice_,
             optimizer=optimizer,
             channels_last=channels_last,

@@ -16,11 +16,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.features import extract_units
+from foretell.features import Units, extract_units
 from foretell.features.pooled import DistinctUnits
 from foretell.predictors.adapted.units import CLASSES, classes_of
 from foretell.predictors.slices.model import UnitTimePredictor
-from foretell.predictors.unit.pace import ONE_CORE, REFERENCE_MS
+from foretell.predictors.unit.pace import REFERENCE_MS, is_pace_note, paced_note
 from foretell.predictors.unit.predictor import operator_shares
 from foretell.records import Estimate, Prediction, Workload
 from foretell.units import per_second
@@ -40,6 +40,11 @@ class PacedPredictor:
         self._reference_ms = reference_ms
         self._date = date
 
+    def units_of(self, workload: Workload) -> Units:
+        """The units that run; where a runtime fuses operators, those that others absorb are left out."""
+        units: Units = getattr(self._predictor, "units_of", extract_units)(workload)
+        return units
+
     def unit_times_us(self, workload: Workload, units: DistinctUnits) -> Values:
         """The time of each distinct unit of a workload."""
         paces = np.where(np.isin(classes_of(units.features), _PACED), self._reference_ms / REFERENCE_MS, 1.0)
@@ -50,20 +55,17 @@ class PacedPredictor:
         answer = self._predictor.predict(workload)
         if answer.predictor == ANALYTIC or answer.latency_ms is None:
             return answer
-        units = extract_units(workload)
+        units = self.units_of(workload)
         distinct = DistinctUnits.of(units)
         before_us, after_us = (one.unit_times_us(workload, distinct) for one in (self._predictor, self))
         latency = _widened(answer.latency_ms.scaled(float(after_us @ distinct.counts / (before_us @ distinct.counts))))
-        note = (
-            f"{ONE_CORE} {self._reference_ms:.3g} ms, as this machine does (foretell characterise, {self._date}); "
-            "foretell adapt --device cpu corrects the rest by a few measurements."
-        )
+        note = paced_note(workload.target.run, self._reference_ms, self._date)
         return replace(
             answer,
             latency_ms=latency,
             throughput_per_s=latency.inverted(per_second(workload.batch_size, 1.0)),
             breakdown=operator_shares(units, after_us[distinct.member], latency.value),
-            warnings=(note, *(text for text in answer.warnings if not text.startswith(ONE_CORE))),
+            warnings=(note, *(text for text in answer.warnings if not is_pace_note(text))),
         )
 
 

@@ -16,7 +16,7 @@ from foretell.predictors.adapted.model import AdaptedModel
 from foretell.predictors.adapted.units import CLASSES, Values, Work, work_of
 from foretell.predictors.protocol import Predictor
 from foretell.predictors.roofline import CONTEXT_MIB
-from foretell.predictors.unit.pace import ONE_CORE
+from foretell.predictors.unit.pace import is_pace_note
 from foretell.predictors.unit.predictor import operator_shares
 from foretell.records import Estimate, Prediction, Target, Workload
 from foretell.units import per_second, seconds_from_ms
@@ -65,7 +65,9 @@ class AdaptedPredictor:
             return self._base.predict(workload)
         answer = self._corrected(workload, base)
         reason = self._unseen(workload, base.work)
-        warnings = [note for note in base.prediction.warnings if not note.startswith((_UNCALIBRATED, ONE_CORE))]
+        warnings = [
+            note for note in base.prediction.warnings if not note.startswith(_UNCALIBRATED) and not is_pace_note(note)
+        ]
         return replace(
             answer,
             predictor=NAME,

@@ -103,9 +103,13 @@ class Settings:
 
 
 def fit_unit_trees(
-    samples: Sequence[Sample], groups: Sequence[str], settings: Settings | None = None, log: Log = lambda _: None
+    samples: Sequence[Sample],
+    groups: Sequence[str],
+    settings: Settings | None = None,
+    log: Log = lambda _: None,
+    name: str = "unit-trees",
 ) -> bytes:
-    """A predictor with trees on units, as one file.
+    """A predictor with trees on units, as one file, under a ``name``.
 
     ``groups`` names the architecture of each sample; samples of one group share a fold.
     """
@@ -117,12 +121,12 @@ def fit_unit_trees(
         log(f"units, fold {fold + 1} of {settings.folds}")
         held_out = folds[rows.owner] == fold
         if held_out.any():
-            booster = _fit_units(rows, ~held_out, settings)
+            booster = fit_units(rows, ~held_out, settings)
             unit_us[held_out] = np.exp(booster.predict(tree_rows(rows.features[held_out]))) * rows.bound_us[held_out]
     log("units, all")
-    unit_trees = _fit_units(rows, np.ones(len(rows.counts), dtype=bool), settings)
+    unit_trees = fit_units(rows, np.ones(len(rows.counts), dtype=bool), settings)
     parts = {"unit": trees_of(unit_trees).to_bytes()}
-    return fit_workload_trees(samples, unit_us, folds, parts, "unit-trees", settings, log)
+    return fit_workload_trees(samples, unit_us, folds, parts, name, settings, log)
 
 
 @dataclass(frozen=True)
@@ -206,7 +210,7 @@ def _checked(rows: UnitRows, settings: Settings) -> UnitRows:
     return rows
 
 
-def _fit_units(rows: UnitRows, use: NDArray[np.bool_], settings: Settings) -> Booster:
+def fit_units(rows: UnitRows, use: NDArray[np.bool_], settings: Settings) -> Booster:
     """Trees for the time of a unit over its bound.
 
     The first fit learns from traced units. It predicts the units of workloads that were timed but not traced; scaled so

@@ -32,7 +32,7 @@ from foretell.predictors.roofline import (
     analytic_prediction,
 )
 from foretell.predictors.unit.model import UnitModel, WorkloadPrediction
-from foretell.predictors.unit.pace import one_core_note
+from foretell.predictors.unit.pace import core_note
 from foretell.predictors.unit.reach import Reach
 from foretell.records import TF32, Estimate, OperatorShare, Prediction, Workload
 from foretell.units import per_second, seconds_from_ms
@@ -91,9 +91,21 @@ class UnitPredictor:
             )
         return model
 
+    def units_of(self, workload: Workload) -> Units:
+        """The units that run; where a runtime fuses operators, those that others absorb are left out."""
+        return extract_units(workload)
+
     def unit_times_us(self, workload: Workload, units: DistinctUnits) -> NDArray[np.float64]:
         """The time of each distinct unit of a workload."""
-        return self._fitted_to(workload).times_us(units)
+        return self._fitted_to(workload).times_us(self._asked(workload, units))
+
+    def _asked(self, workload: Workload, units: DistinctUnits) -> DistinctUnits:  # noqa: ARG002 others need it
+        """The units as the model takes them: their bound is what it predicts multiples of."""
+        return units
+
+    def _notes(self, workload: Workload) -> tuple[str, ...]:
+        """What an answer of this predictor means."""
+        return (core_note(),) if workload.target.device.is_cpu else ()
 
     def predict(self, workload: Workload) -> Prediction:
         """Latency, memory, energy and power of a workload, with intervals."""
@@ -102,10 +114,10 @@ class UnitPredictor:
     def predict_many(self, workloads: Sequence[Workload]) -> list[Prediction]:
         """The predictions of several workloads; the model is asked once for all on the same device."""
         found: list[Prediction | None] = [None] * len(workloads)
-        asked: dict[UnitModel, list[tuple[int, _Described]]] = {}
+        asked: dict[UnitModel, list[tuple[int, Described]]] = {}
         for number, workload in enumerate(workloads):
             model = self._fitted_to(workload)
-            described = _describe(workload, model)
+            described = self._describe(workload, model)
             if isinstance(described, Prediction):
                 found[number] = described
             else:
@@ -115,12 +127,28 @@ class UnitPredictor:
             pairs = zip(group, answers, strict=True)
             occupancies = occupancies_of([(workloads[n], one.distinct, answer.unit_us) for (n, one), answer in pairs])
             for (number, one), answer, occupancy in zip(group, answers, occupancies, strict=True):
-                found[number] = _answer(workloads[number], model, one, answer, occupancy)
+                notes = self._notes(workloads[number])
+                found[number] = _answer(workloads[number], model, one, answer, occupancy, notes)
         return [prediction for prediction in found if prediction is not None]
+
+    def _describe(self, workload: Workload, model: UnitModel) -> "Described | Prediction":
+        """What the model is asked about a workload, or the roofline's answer where it cannot be asked."""
+        measured = model.card.get("settings", ())
+        # files of older versions do not say what was measured, and were fitted to all modes and precisions
+        if measured and stand_in(workload, measured) is None:
+            return _unmeasured(workload, measured)
+        base = analytic_prediction(workload, with_breakdown=False)
+        units = self.units_of(workload)
+        # a graph of views alone launches nothing: there is no unit to predict
+        if not len(units) or base.memory_mib is None or base.power_w is None:
+            return RooflinePredictor().predict(workload)
+        distinct = DistinctUnits.of(units)
+        setting = Setting.of(workload, base.memory_mib.value)
+        return Described(base, units, distinct, (self._asked(workload, distinct), setting, base.power_w.value))
 
 
 @dataclass(frozen=True)
-class _Described:
+class Described:
     """A workload as a model takes it, and the roofline's prediction, parts of which stay."""
 
     base: Prediction
@@ -129,32 +157,18 @@ class _Described:
     question: tuple[DistinctUnits, Setting, float]
 
 
-def _describe(workload: Workload, model: UnitModel) -> _Described | Prediction:
-    """What the model is asked about a workload, or the roofline's answer where it cannot be asked."""
-    measured = model.card.get("settings", ())
-    # files of older versions do not say what was measured, and were fitted to all modes and precisions
-    if measured and _stand_in(workload, measured) is None:
-        return _unmeasured(workload, measured)
-    base = analytic_prediction(workload, with_breakdown=False)
-    units = extract_units(workload)
-    # a graph of views alone launches nothing: there is no unit to predict
-    if not len(units) or base.memory_mib is None or base.power_w is None:
-        return RooflinePredictor().predict(workload)
-    distinct = DistinctUnits.of(units)
-    setting = Setting.of(workload, base.memory_mib.value)
-    return _Described(base, units, distinct, (distinct, setting, base.power_w.value))
-
-
 def _answer(
     workload: Workload,
     model: UnitModel,
-    asked: _Described,
+    asked: Described,
     prediction: WorkloadPrediction,
     occupancy: Estimate | None,
+    notes: tuple[str, ...],
 ) -> Prediction:
     """The prediction within what is possible, with its parts, and its doubts in words."""
     base, distinct, estimates = asked.base, asked.distinct, prediction.estimates
-    latency = estimates["latency_ms"].at_least(base.facts[LEAST_LATENCY_MS])
+    # the catalogue's CPU is one core
+    latency = estimates["latency_ms"].at_least(base.facts[LEAST_LATENCY_MS] / workload.target.threads)
     # where nobody measured the memory, it is counted as for any device
     memory = estimates.get("memory_mib", base.memory_mib)
     assert memory is not None
@@ -169,7 +183,7 @@ def _answer(
         device_memory_mib=memory + CONTEXT_MIB if workload.target.device.is_nvidia else None,
         breakdown=operator_shares(asked.units, prediction.unit_us[distinct.member], latency.value),
         warnings=(
-            *_one_core(workload),
+            *notes,
             *_half_note(workload, model.card.get("settings", ())),
             *base.warnings,
             *_warnings(workload, model.reach, distinct, prediction),
@@ -186,14 +200,7 @@ class UnitTreesPredictor(UnitPredictor):
     name = "unit-trees"
 
 
-def _one_core(workload: Workload) -> tuple[str, ...]:
-    """What a time on the catalogue's CPU means."""
-    if not workload.target.device.is_cpu:
-        return ()
-    return (one_core_note(),)
-
-
-def _stand_in(workload: Workload, measured: Sequence[str]) -> str | None:
+def stand_in(workload: Workload, measured: Sequence[str]) -> str | None:
     """The measured mode and precision that tells this workload's units, its own if it was measured; None if none does.
 
     A forward pass has the same units in every mode. The two half precisions stand for each other if each was measured
@@ -209,7 +216,7 @@ def _stand_in(workload: Workload, measured: Sequence[str]) -> str | None:
 
 def _half_note(workload: Workload, measured: Sequence[str]) -> tuple[str, ...]:
     """A sentence where another half precision stands for the one that was asked for."""
-    setting = _stand_in(workload, measured) if measured else None
+    setting = stand_in(workload, measured) if measured else None
     if setting is None or workload.dtype not in _HALVES or setting.endswith(f" {workload.dtype}"):
         return ()
     return (f"Nothing was measured in {workload.mode} {workload.dtype}; {setting} was, and half precisions are alike.",)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from foretell.devices.cpu_runs import RUN_COLUMNS, CpuRun, runs_of_campaigns
 from foretell.errors import MeasurementError
 from foretell.optional import require
 from foretell.profiling.campaign.journal import read_records, read_traces
@@ -15,7 +16,7 @@ MEASUREMENTS, KERNELS = "measurements", "kernels"
 TRIED_AGAIN = ("crash", "timeout")
 _COLUMNS = (
     "workload_id", "status", "spec", "batch_size", "input_shape", "dtype", "mode", "optimizer", "family", "part",
-    "energy_j", "channels_last",
+    "energy_j", "channels_last", *RUN_COLUMNS,
 )  # fmt: skip
 
 
@@ -77,8 +78,11 @@ def read_table(path: Path, columns: Sequence[str], optional: Sequence[str] = ())
         raise MeasurementError(f"Cannot read {path}: {error}. Remove it or restore it; nothing was changed.") from error
 
 
-def done_measurements(path: Path) -> tuple[list[dict[str, Any]], set[str]]:
-    """The rows already measured in a folder or a Parquet file, and the workloads that already have a trace."""
+def done_measurements(path: Path, run: CpuRun | None = None) -> tuple[list[dict[str, Any]], set[str]]:
+    """The rows already measured in a folder or a Parquet file, and the workloads that already have a trace.
+
+    With a ``run``, what Parquet files have of other runs does not count: another runtime, or another number of threads.
+    """
     if not path.exists():
         raise MeasurementError(f"There is nothing at {path} to skip.")
     rows: list[dict[str, Any]] = []
@@ -86,12 +90,20 @@ def done_measurements(path: Path) -> tuple[list[dict[str, Any]], set[str]]:
     if path.is_dir():
         rows += [_plain(line) for line in read_records(path) if line.get("kind") == "measurement"]
         traced |= {str(line["workload_id"]) for line in read_traces(path) if line.get("kind", KERNELS) == KERNELS}
-    for file in sorted(path.rglob("*.parquet")) if path.is_dir() else [path]:
-        table = _table_of(file)
-        if table == MEASUREMENTS or (file == path and table not in (MEASUREMENTS, KERNELS)):
-            rows += read_table(file, _COLUMNS[:1], _COLUMNS[1:]).to_pylist()
-        elif table == KERNELS:
-            traced |= set(read_table(file, ("workload_id",)).column(0).unique().to_pylist())
+    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
+    stored = [
+        row
+        for file in files
+        if _table_of(file) == MEASUREMENTS or (file == path and _table_of(file) != KERNELS)
+        for row in read_table(file, _COLUMNS[:1], _COLUMNS[1:]).to_pylist()
+    ]
+    others = {name for name, own in runs_of_campaigns(stored).items() if run is not None and own != run}
+    rows += [row for row in stored if run is None or run.has(row)]
+    for file in files:
+        if _table_of(file) == KERNELS:
+            kernels = read_table(file, ("workload_id",), ("campaign_id",)).to_pydict()
+            of = kernels.get("campaign_id") or [""] * len(kernels["workload_id"])
+            traced |= {name for name, owner in set(zip(kernels["workload_id"], of, strict=True)) if owner not in others}
     return rows, traced
 
 

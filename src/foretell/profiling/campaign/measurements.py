@@ -124,7 +124,7 @@ class Campaign:
         """
         rows: list[dict[str, Any]] = []
         for path in self._job.skip:
-            skipped_rows, traced = done_measurements(path)
+            skipped_rows, traced = done_measurements(path, self._plan.measuring.run)
             rows += skipped_rows
             self._traced |= traced
         own, traced = done_measurements(self._out)

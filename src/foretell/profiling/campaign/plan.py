@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from foretell.devices.cpu_runs import CpuRun
 from foretell.errors import InputError
 from foretell.profiling.workload import DTYPES, MODES, OPTIMIZERS, TF32
 from foretell.registry import did_you_mean
@@ -38,6 +39,11 @@ class Measuring:
     runtime: str = "eager"
     threads: int = 1
     longest_s: float = 0.0
+
+    @property
+    def run(self) -> CpuRun:
+        """What its measurements are of, as a store tells them apart."""
+        return CpuRun(self.runtime, self.threads)
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,9 @@ class RayCampaign:
         self._journal.open()
         try:
             for path in self._job.folders:
-                rows, traced = done_measurements(path)
-                failed = TRIED_AGAIN if path != self._job.out else ()
+                is_own = path == self._job.out
+                rows, traced = done_measurements(path, None if is_own else self._job.plan.measuring.run)
+                failed = () if is_own else TRIED_AGAIN
                 self._done |= {row["workload_id"] for row in rows if row["status"] not in failed}
                 self._traced |= traced
             self._known_before = len(self._done)

@@ -238,13 +238,17 @@ class Worker:
         return step, record | estimates | {"parameters_mib": parameters_mib}
 
     def _session(self, workload: Workload) -> Any:
-        """The model in ONNX Runtime; its file is read when the session opens, and then not needed."""
+        """The model in ONNX Runtime; a trace reads its file again, so it stays until the step is closed."""
         from foretell.profiling.runtimes.onnx_runtime import make_session_step
         from foretell.profiling.source import Source
 
         source = Source(self._built, workload.input_shape)
-        with tempfile.TemporaryDirectory(prefix="foretell-onnx-") as folder:
-            return make_session_step(source, workload, Path(folder), self._measuring.threads)
+        folder = tempfile.TemporaryDirectory(prefix="foretell-onnx-")
+        try:
+            return make_session_step(source, workload, Path(folder.name), self._measuring.threads, folder.cleanup)
+        except BaseException:
+            folder.cleanup()
+            raise
 
     def _trace(self, workload: Workload, step: Any) -> bool:
         table = self._runtime.trace(step, self._built.model, 1)[0]
@@ -253,6 +257,8 @@ class Worker:
 
     def _trace_timed(self, workload: Workload, step: Any) -> Message:
         """Trace the step that was just timed; return the process state, which the streams of the trace show."""
+        if self._measuring.runtime == "onnxruntime":
+            return self._trace_session(workload, step)
         try:
             self._runtime.start_tracer()
             table = self._runtime.trace(step, self._built.model, 1)[0]
@@ -260,6 +266,15 @@ class Worker:
             return {}
         self._send({"event": "trace", "id": workload.id, "kernels": table.to_json()})
         return self._state(table)
+
+    def _trace_session(self, workload: Workload, step: Any) -> Message:
+        """The nodes that ONNX Runtime runs, after its fusions, in place of kernels."""
+        from foretell.profiling.runtimes.onnx_runtime import trace_session
+
+        with suppress(Exception), self._runtime.shared():  # the measurement stands without its trace
+            kernels = trace_session(step, Path(step.path).parent)
+            self._send({"event": "trace", "id": workload.id, "kernels": kernels})
+        return {}
 
     def _state(self, table: KernelTable) -> Message:
         """The state of this process: replays are slower once kernels have run on a second stream.

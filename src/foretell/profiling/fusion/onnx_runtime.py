@@ -41,7 +41,7 @@ def export(built: Built, workload: Workload, folder: Path) -> Any:
     torch = require("torch", extra="torch", purpose="Exporting to ONNX")
     optimizer = importlib.import_module("onnxscript.optimizer")
     ir = importlib.import_module("onnx_ir")
-    _cache_registry()
+    cache_registry()
     inputs = built.make_inputs(workload, "cpu", torch.float32)
     model = built.model.requires_grad_(False)
     quiet = io.StringIO()
@@ -73,7 +73,7 @@ def export(built: Built, workload: Workload, folder: Path) -> Any:
 
 
 @functools.cache
-def _cache_registry() -> None:
+def cache_registry() -> None:
     """Let the exporter collect its operators once instead of for every model, which takes a tenth of its time."""
     registration = importlib.import_module("torch.onnx._internal.exporter._registration")
     registry = getattr(registration, "ONNXRegistry", None)

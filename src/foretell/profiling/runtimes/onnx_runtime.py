@@ -2,14 +2,16 @@
 
 import json
 import re
+import statistics
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from foretell.errors import InputError, ModelError
 from foretell.optional import require
+from foretell.profiling.fusion.onnx_runtime import cache_registry
 from foretell.profiling.source import Source
 from foretell.profiling.steps import Step
 from foretell.profiling.trackers.kernels import KernelTable
@@ -23,7 +25,7 @@ _NUMPY = {
 _DTYPES = {"tensor(float)": "fp32", "tensor(float16)": "fp16", "tensor(bfloat16)": "bf16"}
 _START = re.compile(r"^\[ONNXRuntimeError\] : \d+ : ")
 _KERNEL = "_kernel_time"
-_TRACED_RUNS = 3
+_TRACED_RUNS = 6
 
 Values = dict[str, Any]
 
@@ -37,14 +39,19 @@ class SessionStep(Step):
     threads: int = 1
 
 
-def make_session_step(source: Source, workload: Workload, folder: Path, threads: int) -> SessionStep:
-    """A session over the model's ONNX file, or over the ONNX form of a torch module."""
+def make_session_step(
+    source: Source, workload: Workload, folder: Path, threads: int, close: Callable[[], None] = lambda: None
+) -> SessionStep:
+    """A session over the model's ONNX file, or over the ONNX form of a torch module, which is written to ``folder``.
+
+    ``close`` is called when the step is not needed any more.
+    """
     if workload.mode != "inference":
         raise InputError(f"ONNX Runtime measures inference here, not {workload.mode}.")
     path = source.onnx_file or _export(source, workload, folder)
     session = _session(path, threads)
     feeds = {entry.name: _feed(entry, source.feeds.get(entry.name, entry.shape)) for entry in session.get_inputs()}
-    return SessionStep(lambda: session.run(None, feeds), lambda: None, path, feeds, threads)
+    return SessionStep(lambda: session.run(None, feeds), close, path, feeds, threads)
 
 
 def input_shapes(
@@ -141,6 +148,7 @@ def load_converter() -> None:
 
     require("onnxscript", extra="profile", purpose="Converting torch models to ONNX")
     require("onnxruntime", extra="profile", purpose="Running ONNX models")
+    cache_registry()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         torch.onnx.export(torch.nn.Linear(2, 2).eval(), (torch.ones(1, 2),), dynamo=True, verbose=False)
@@ -160,7 +168,7 @@ def _feed(entry: Any, shape: Sequence[int]) -> Any:
 
 
 def trace_session(step: SessionStep, folder: Path) -> Values:
-    """The nodes of one run as a kernel table, timed by ONNX Runtime's profiler in a separate session."""
+    """The nodes of a run as a kernel table, timed by ONNX Runtime's profiler in a separate session."""
     session = _session(step.path, step.threads, folder / "onnxruntime")
     for _ in range(_TRACED_RUNS):
         session.run(None, step.feeds)
@@ -168,13 +176,15 @@ def trace_session(step: SessionStep, folder: Path) -> Values:
 
 
 def parse_profile(events: Sequence[Mapping[str, Any]], runs: int) -> Values:
-    """The last of ``runs`` equal runs of a profile."""
+    """The nodes of ``runs`` equal runs of a profile, each with the median of its times; the first run warms up."""
     kernels = [event for event in events if event.get("cat") == "Node" and str(event["name"]).endswith(_KERNEL)]
+    nodes = len(kernels) // runs
     table = KernelTable()
-    for number, event in enumerate(kernels[len(kernels) - len(kernels) // runs :]):
+    for number, event in enumerate(kernels[len(kernels) - nodes :]):
         operator = str(event["args"].get("op_name", ""))
+        times = [float(kernels[run * nodes + number]["dur"]) for run in range(1 if runs > 1 else 0, runs)]
         table.name.append(str(event["name"]).removesuffix(_KERNEL))
-        table.duration_us.append(float(event["dur"]))
+        table.duration_us.append(statistics.median(times))
         table.hidden_us.append(0.0)
         table.grid.append([])
         table.block.append([])

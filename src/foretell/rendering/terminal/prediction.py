@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from foretell.devices.cpu_runs import ONNX_RUNTIME
 from foretell.graph import Cost, CostTable
 from foretell.records import Estimate, Parallelism, Prediction
 from foretell.rendering.terminal.numbers import number
@@ -34,6 +35,10 @@ def show_prediction(prediction: Prediction, model: str) -> None:
     where = f"{prediction.device}{part} · {prediction.mode} · batch {prediction.batch_size} · {prediction.dtype}"
     if prediction.optimizer:
         where += f" · {prediction.optimizer}"
+    if prediction.runtime == ONNX_RUNTIME:
+        where += " · ONNX Runtime"
+    if prediction.threads != 1:
+        where += f" · {prediction.threads} threads"
     if prediction.parallel is not None:
         where += f" · {prediction.parallel.gpus:,} GPUs, {prediction.parallel.strategy}"
     metrics = Table.grid(padding=(0, 2))

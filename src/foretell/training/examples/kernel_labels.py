@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from foretell.datasets.parquet_files import TableFile, find_files, read_columns
 from foretell.devices import find_device
+from foretell.devices.cpu_runs import ONE_THREAD
 from foretell.errors import DataError, ForetellError
 from foretell.features import COLUMNS, Units, extract_units
 from foretell.features.layouts import operand_layouts
@@ -23,6 +24,7 @@ from foretell.predictors.kernels.classes import kernel_class
 from foretell.records import Target, Workload
 from foretell.training.examples.calls import OPTIMIZER, Call
 from foretell.training.examples.graphs import read_graphs
+from foretell.training.examples.link import run_of_campaigns
 from foretell.training.examples.samples import fingerprint, teaching_rows
 from foretell.training.examples.workloads import call_nodes, workload_of
 from foretell.training.fusion import fold_of
@@ -110,12 +112,15 @@ def _extract(store: Path, device: str, log: Log) -> KernelLabels:
 def _traced_calls(store: Path) -> dict[str, Calls]:
     """By workload the kernel time by phase, node and kernel name; of a workload traced twice, the first trace."""
     files, nodes = find_files(store), call_nodes(store)
+    run_of = run_of_campaigns(files)
     by_workload: dict[str, Calls] = {}
     for file in files:
         if file.table == "kernels":
             names = kernel_names(files, file.path.parent)
             own: dict[tuple[str, str], Calls] = {}
             for workload_id, campaign, number, op, name, time_us in _kernels(file):
+                if run_of.get(campaign, ONE_THREAD) != ONE_THREAD:
+                    continue
                 node = nodes.get(workload_id, {}).get(number)
                 if name not in names:
                     raise DataError(f"{file.path} has kernels without a name; restore kernel_names.parquet beside it.")

@@ -16,13 +16,14 @@ time found no node is summed up in `Summary`, by mode and family.
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from foretell.datasets.parquet_files import TableFile, TableWriter, arrow_table, find_files, read_columns, rename
 from foretell.datasets.schema import TABLES
+from foretell.devices.cpu_runs import ONE_THREAD, RUN_COLUMNS, CpuRun, runs_of_campaigns
 from foretell.graph import Graph
 from foretell.graph.ir.alignment import NONE
 from foretell.training.examples.calls import LOSS, OPTIMIZER, Call, link_calls
@@ -114,9 +115,10 @@ def tied_share(times: Mapping[str, float]) -> float:
     return times.get("node", 0.0) / total if total else 1.0
 
 
-def read_traces_of(store: Path) -> list[Trace]:
-    """The traces below ``store``, the first of each workload."""
+def read_traces_of(store: Path, run: CpuRun = ONE_THREAD, campaigns: Container[str] | None = None) -> list[Trace]:
+    """The traces below ``store`` of one kind of run, by some ``campaigns`` or by all, the first of each workload."""
     files = find_files(store)
+    run_of = run_of_campaigns(files)
     measured: dict[str, dict[str, Any]] = {}
     for file in files:
         if file.table == "measurements":
@@ -127,8 +129,16 @@ def read_traces_of(store: Path) -> list[Trace]:
     for file in files:
         if file.table == "kernels":
             for workload_id, trace in _traces(file, measured):
-                traces.setdefault(workload_id, trace)
+                is_wanted = campaigns is None or trace.campaign_id in campaigns
+                if is_wanted and run_of.get(trace.campaign_id, ONE_THREAD) == run:
+                    traces.setdefault(workload_id, trace)
     return list(traces.values())
+
+
+def run_of_campaigns(files: Iterable[TableFile]) -> dict[str, CpuRun]:
+    """How each campaign ran its models, as its measurements say."""
+    tables = (file for file in files if file.table == "measurements")
+    return runs_of_campaigns(row for file in tables for row in read_columns(file, RUN_COLUMNS).to_pylist())
 
 
 def _traces(file: TableFile, measured: Mapping[str, dict[str, Any]]) -> Iterable[tuple[str, Trace]]:

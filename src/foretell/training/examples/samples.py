@@ -10,20 +10,21 @@ import hashlib
 import io
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 from pathlib import Path
 
 import numpy as np
 
 from foretell.datasets.parquet_files import find_files
 from foretell.devices import find_device
+from foretell.devices.cpu_runs import ONE_THREAD, CpuRun
 from foretell.errors import DataError
 from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting
 from foretell.features.versions import FEATURES_VERSION
 from foretell.files import write_whole
 from foretell.predictors.roofline import RooflinePredictor
 from foretell.predictors.sample import TRUTHS, Sample
-from foretell.predictors.unit.pace import REFERENCE_MS
+from foretell.predictors.unit.pace import reference_ms
 from foretell.profiling.zoos.wild.zoo import judges
 from foretell.records import Target
 from foretell.training.examples.graphs import GraphKey
@@ -36,15 +37,27 @@ _WHOLE = ("cuda-graph", "cpu-timer")  # sources of a latency that is one run of 
 Log = Callable[[str], None]
 
 
-def read_samples(store: Path, device: str, cache: Path, log: Log = lambda _: None) -> list[Sample]:
-    """The samples of a device, from the cache where there is one; it is written completely or not at all."""
-    file = cache / f"samples-{device}-{fingerprint(store, device, unit_times=UNIT_TIMES_VERSION)}.npz"
+def read_samples(
+    store: Path,
+    device: str,
+    cache: Path,
+    log: Log = lambda _: None,
+    run: CpuRun = ONE_THREAD,
+    days: Collection[str] | None = None,
+) -> list[Sample]:
+    """The samples of a device, from the cache where there is one; it is written completely or not at all.
+
+    On a CPU they are of one kind of ``run``, and measured on some ``days`` where any are given.
+    """
+    part = "" if run == ONE_THREAD else f"-{run.runtime}-{run.threads}"
+    part += f"-{'-'.join(sorted(days))}" if days is not None else ""
+    file = cache / f"samples-{device}{part}-{fingerprint(store, device, unit_times=UNIT_TIMES_VERSION)}.npz"
     if file.exists():
         return _load(file)
     failures: Counter[str] = Counter()
     samples: list[Sample] = []
-    total = sum(map(teaches, measured_rows(store).values()))
-    for example in read_examples(store, Target(find_device(device)), failures, teaches):
+    total = sum(map(teaches, measured_rows(store, run, days).values()))
+    for example in read_examples(store, Target(find_device(device)), failures, teaches, run, days):
         other = example.row["device_name"]
         # older measurements have no device name: they are taken to be of this device
         if other and find_device(other).id != device:
@@ -59,9 +72,10 @@ def read_samples(store: Path, device: str, cache: Path, log: Log = lambda _: Non
     for reason, number in failures.most_common(3):
         log(f"{number} workloads have no features: {reason}")
     if not samples:
+        of_run = f" ({run})" if run != ONE_THREAD else ""
         raise DataError(
-            f"{store} has no measured workload of {device} whose graph is known; name another folder with --store. "
-            f"For a few measurements there is foretell adapt --device {device} --from {store}."
+            f"{store} has no measured workload of {device}{of_run} whose graph is known; name another folder with "
+            f"--store. For a few measurements there is foretell adapt --device {device} --from {store}."
         )
     _save(samples, file)
     return samples
@@ -117,9 +131,9 @@ def sample_of(example: Example) -> Sample:
 
 
 def _pace(row: Row) -> float:
-    """By how much a time would differ on a processor whose reference product takes `REFERENCE_MS`; 1 on a GPU."""
-    reference_ms = row.get("reference_ms")
-    return REFERENCE_MS / reference_ms if reference_ms else 1.0
+    """By how much a time would differ on a processor whose reference product takes as long as usual; 1 on a GPU."""
+    measured_ms = row.get("reference_ms")
+    return reference_ms(CpuRun.of(row)) / measured_ms if measured_ms else 1.0
 
 
 def fingerprint(store: Path, device: str, **versions: int) -> str:

@@ -6,7 +6,7 @@ forward and backward apart.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.datasets.parquet_files import find_files, read_columns
+from foretell.devices.cpu_runs import ONE_THREAD, ONNX_RUNTIME, RUN_COLUMNS, CpuRun
 from foretell.errors import ForetellError
 from foretell.features import Units, extract_units
 from foretell.frontends.torch.composed import EINSUM_STEP
 from foretell.graph import Graph, parse_dtype
 from foretell.records import Target, Workload
-from foretell.training.examples.calls import OPTIMIZER
+from foretell.training.examples.calls import OPTIMIZER, link_calls
 from foretell.training.examples.graphs import GraphKey, read_graphs
 from foretell.training.examples.link import Trace, read_traces_of
+from foretell.training.examples.sessions import session_units
 
 _COLUMNS = (
     "workload_id", "spec", "zoo", "family", "mode", "optimizer", "dtype", "batch_size", "input_shape", "status",
     "latency_ms", "latency_source", "noisy", "memory_mib", "device_memory_mib", "power_w", "energy_j",
-    "host_latency_ms", "device_name", "channels_last", "reference_ms",
+    "host_latency_ms", "device_name", "channels_last", "reference_ms", "measured_at", *RUN_COLUMNS,
 )  # fmt: skip
 _AUTOCAST = ("bf16", "fp16")
+_DAY = len("2026-11-18")
 
 Row = Mapping[str, Any]
 
@@ -49,14 +52,18 @@ def read_examples(
     target: Target,
     failures: Counter[str] | None = None,
     wanted: Callable[[Row], bool] = lambda _: True,
+    run: CpuRun = ONE_THREAD,
+    days: Container[str] | None = None,
 ) -> Iterator[Example]:
-    """Every ``wanted`` measured workload below ``store`` that has a graph; one graph is in memory at a time.
+    """Every ``wanted`` workload of a ``run`` below ``store`` that has a graph; one graph is in memory at a time.
 
     Workloads whose graph cannot take their batch size are counted in ``failures``, by reason.
     """
-    rows = {workload_id: row for workload_id, row in measured_rows(store).items() if wanted(row)}
-    traces = {trace.workload_id: trace for trace in read_traces_of(store)}
-    links = call_nodes(store)
+    rows = {workload_id: row for workload_id, row in measured_rows(store, run, days).items() if wanted(row)}
+    campaigns = {row["campaign_id"] for row in rows.values()} if days is not None else None
+    traces = {trace.workload_id: trace for trace in read_traces_of(store, run, campaigns)}
+    # links are stored for the first traces of one thread: the calls of others are linked here
+    links = call_nodes(store) if run == ONE_THREAD and days is None else None
     waiting: defaultdict[GraphKey, list[Row]] = defaultdict(list)
     for row in rows.values():
         waiting[GraphKey.of(row)].append(row)
@@ -64,26 +71,30 @@ def read_examples(
         # workloads that differ only in batch size or dtype share a graph
         for row in waiting.pop(key):
             try:
-                yield _example(row, graph, target, traces.get(row["workload_id"]), links)
+                yield _example(row, graph, target, traces.get(row["workload_id"]), links, run)
             except ForetellError as error:
                 if failures is None:
                     raise
                 failures[str(error)] += 1
 
 
-def measured_rows(store: Path) -> dict[str, Row]:
-    """The first successful measurement of every workload. A store has one device: others would hide each other."""
+def measured_rows(store: Path, run: CpuRun = ONE_THREAD, days: Container[str] | None = None) -> dict[str, Row]:
+    """The first successful measurement of every workload of one kind of run, on some ``days`` (as 2026-11-18) or ever.
+
+    A store has one device: others would hide each other.
+    """
     rows: dict[str, Row] = {}
     for file in find_files(store):
         if file.table == "measurements":
             for row in read_columns(file, _COLUMNS).to_pylist():
-                if row["status"] == "ok":
+                is_wanted = days is None or str(row["measured_at"])[:_DAY] in days
+                if row["status"] == "ok" and run.has(row) and is_wanted:
                     rows.setdefault(row["workload_id"], row)
     return rows
 
 
 def call_nodes(store: Path) -> dict[str, dict[int, int]]:
-    """By workload the node of every traced call."""
+    """By workload the node of every traced call; ``foretell data link`` writes them for one thread of eager PyTorch."""
     links: defaultdict[str, dict[int, int]] = defaultdict(dict)
     for file in find_files(store):
         if file.table == "kernel_nodes":
@@ -108,13 +119,26 @@ def workload_of(row: Row, graph: Graph, target: Target) -> Workload:
 
 
 def _example(
-    row: Row, graph: Graph, target: Target, trace: Trace | None, links: Mapping[str, Mapping[int, int]]
+    row: Row,
+    graph: Graph,
+    target: Target,
+    trace: Trace | None,
+    links: Mapping[str, Mapping[int, int]] | None,
+    run: CpuRun,
 ) -> Example:
     workload = workload_of(row, graph, target)
+    if run.runtime == ONNX_RUNTIME:
+        return Example(row, workload, *session_units(workload, trace, run))
     units = extract_units(workload)
-    if trace is None or trace.workload_id not in links:
+    if trace is None or (links is not None and trace.workload_id not in links):
         return Example(row, workload, units, None)
-    return Example(row, workload, units, unit_times(workload, units, trace, links[trace.workload_id]))
+    nodes = links[trace.workload_id] if links is not None else _nodes_by_call(graph, trace)
+    return Example(row, workload, units, unit_times(workload, units, trace, nodes))
+
+
+def _nodes_by_call(graph: Graph, trace: Trace) -> dict[int, int]:
+    nodes = link_calls(graph, trace.calls)
+    return {call.op_index: node for call, node in zip(trace.calls, nodes, strict=True)}
 
 
 def unit_times(workload: Workload, units: Units, trace: Trace, nodes: Mapping[int, int]) -> NDArray[np.float64]:

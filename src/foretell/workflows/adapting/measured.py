@@ -12,6 +12,7 @@ from typing import Any
 
 from foretell.datasets.parquet_files import find_files, read_columns
 from foretell.devices import Device
+from foretell.devices.cpu_runs import ONE_THREAD, CpuRun
 from foretell.devices.device_file import is_device
 from foretell.errors import DataError, ForetellError, InputError
 from foretell.graph import Graph
@@ -25,7 +26,7 @@ FURTHER = ("memory_mib", "power_w", "optimizer", "channels_last", "device")
 _METRICS = ("latency_ms", "memory_mib", "power_w")
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0", "")
 _ROW = ("status", "spec", "input_shape", "mode", "batch_size", "dtype", "optimizer", "channels_last", "runtime",
-        "device_name", "host_cpu", *_METRICS)  # fmt: skip
+        "threads", "device_name", "host_cpu", *_METRICS)  # fmt: skip
 _LOCAL_ZOOS = ("synthetic:", "wild:", "llm:")
 MAX_ROWS = 20_000
 Log = Callable[[str], None]
@@ -200,8 +201,9 @@ def _read_store(folder: Path, device: Device) -> tuple[list[Row], dict[tuple[obj
             if not name or not is_device(name, device):
                 others[name or "unknown"] = others.get(name or "unknown", 0) + 1
                 continue
-            if values["runtime"] == "onnxruntime":  # another program than the one that is predicted
-                others["ONNX Runtime"] = others.get("ONNX Runtime", 0) + 1
+            run = CpuRun.of(values)
+            if run != ONE_THREAD:  # another program than the one that is predicted
+                others[str(run)] = others.get(str(run), 0) + 1
                 continue
             hosts.add(str(values["host_cpu"] or ""))
             row = _of_stored(f"{file.path.name}, row {place}", values)
