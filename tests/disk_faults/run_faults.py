@@ -1,10 +1,16 @@
-"""Let one change of a scenario fail, look, resume, and look again."""
+"""Let one change of a scenario fail, look, resume, and look again.
+
+``python -m disk_faults.run_faults FOLDER`` prints the outcomes of a sample as JSON.
+"""
 
 import importlib
 import importlib.util
+import json
+import logging
 import shutil
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from disk_faults.scenarios import SCENARIOS, Scenario, acknowledge, acknowledged
@@ -14,6 +20,8 @@ from disk_faults.shim import KINDS, Disk, failing, in_child
 for _library in ("pyarrow.parquet", "pyarrow.compute", "pyarrow.dataset", "pyarrow.pandas_compat", "duckdb", "pandas"):
     if importlib.util.find_spec(_library.partition(".")[0]):
         importlib.import_module(_library)
+
+PLACES = (0.3, 0.6, 0.85, 1.0)  # one for each kind; the next scenario begins with another
 
 
 @dataclass
@@ -102,3 +110,17 @@ def all_faults(folder: Path, scenarios: tuple[Scenario, ...] = SCENARIOS) -> Ite
         for kind in KINDS:
             for point in range(1, changes + 1):
                 yield scenario, kind, point
+
+
+def sample(folder: Path) -> Iterator[Outcome]:
+    """Every scenario and kind, at one point each."""
+    for turn, scenario in enumerate(SCENARIOS):
+        changes = count_changes(scenario, folder / "count")
+        for number, kind in enumerate(KINDS):
+            point = max(1, round(changes * PLACES[(number + turn) % len(PLACES)]))
+            yield run_fault(scenario, folder / "fault", kind, point)
+
+
+if __name__ == "__main__":
+    logging.disable()  # every damaged record would be named
+    json.dump([asdict(outcome) for outcome in sample(Path(sys.argv[1]))], sys.stdout)

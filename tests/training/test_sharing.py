@@ -14,6 +14,7 @@ from foretell.training import sharing
 from foretell.training.examples.samples import read_samples
 from foretell.training.examples.workloads import measured_rows
 from foretell.training.fusion import fold_of
+from foretell.training.judging.sharing import Judged
 from small.small_store import write_store, write_table
 
 pytest.importorskip("pyarrow")
@@ -79,6 +80,12 @@ def group_set(store: Path, cache: Path) -> sharing.GroupSet:
     return sharing.read_groups(store, "h200", cache)
 
 
+@pytest.fixture(scope="module")
+def judged(store: Path, cache: Path) -> tuple[sharing.GroupSet, list[Judged]]:
+    """Every member, held out: a fit for each fold, which two tests look at."""
+    return sharing.judge_store(store, "h200", cache)
+
+
 def test_complete_groups_of_known_workloads_are_read(group_set: sharing.GroupSet) -> None:
     assert len(group_set.groups) == 4 * len(WIDTHS) * 2
     assert group_set.source == sharing.HELD_OUT
@@ -97,19 +104,21 @@ def test_traced_units_have_what_their_kernels_hold(group_set: sharing.GroupSet) 
     assert held.kernels == pytest.approx(1.0)
 
 
-def test_no_architecture_is_on_both_sides_and_constants_are_found(group_set: sharing.GroupSet) -> None:
-    judged = sharing.judge(group_set, sharing.describe(group_set))
-    for one in judged:
+def test_no_architecture_is_on_both_sides_and_constants_are_found(
+    judged: tuple[sharing.GroupSet, list[Judged]],
+) -> None:
+    group_set, members = judged
+    for one in members:
         assert 1 <= one.unseen <= one.members
         if one.row["method"] == "time-slicing":
             assert np.exp(one.predicted) == pytest.approx(SLOWDOWN["time-slicing"][one.members])
     # the simulation knows nothing of these constants: the trees have to learn them
-    mps = [one for one in judged if one.row["method"] == "mps"]
+    mps = [one for one in members if one.row["method"] == "mps"]
     assert np.mean([one.error for one in mps]) < 0.05 < np.mean([one.error_of("simulation alone") for one in mps])
     assert np.mean([one.error_of(sharing.MEASURED) for one in mps]) < 0.05
     folds = {fold_of(member.sample.spec) for member in group_set.groups[0]}
     first = group_set.groups[0][0].row
-    assert sum(one.row is first for one in judged) == len(folds)
+    assert sum(one.row is first for one in members) == len(folds)
 
 
 def test_jobs_are_there_as_predicted_and_as_measured(group_set: sharing.GroupSet) -> None:
@@ -128,8 +137,17 @@ def test_train_writes_a_model_that_can_be_read(store: Path, cache: Path, tmp_pat
     assert {round(one.slowdown, 3) for one in model.time_slices} == {2.2, 3.3}
 
 
-def test_the_report_has_both_methods_and_the_baselines(store: Path, cache: Path, tmp_path: Path) -> None:
+def test_the_report_has_both_methods_and_the_baselines(
+    judged: tuple[sharing.GroupSet, list[Judged]],
+    store: Path,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    monkeypatch.setattr(sharing, "judge_store", lambda *given: asked.append(given[:3]) or judged)
     text = sharing.write_report(sharing.evaluate(store, "h200", cache), tmp_path).read_text()
+    assert asked == [(store, "h200", cache)]
     for word in ("mps: slowdown", "time-slicing: slowdown", "linear regression", "constant", "limits right"):
         assert word in text
 
