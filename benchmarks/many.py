@@ -180,14 +180,8 @@ def main() -> None:
     show(f"{len(graphs)} more with the same depths ({len(graphs[0].nodes)} nodes)", each_s, unit_s)
 
     print(f"in random orders, together and alone: {largest_difference(search):.1e} apart at most in any number")
-    for blocks in (100, 1_000, 10_000):
-        long = repeated(blocks)
-        took_s = seconds(lambda: list(foretell.predict_many([long], dtype="fp16")))  # noqa: B023
-        show(f"a graph of {10 * blocks:,} nodes", took_s, unit_s, f"{took_s / (10 * blocks) * 1e6:.1f} µs a node")
 
-    if not predictions:
-        return
-
+    # before the long graphs: what they leave free would hide a process that grows
     def stream() -> Iterator[foretell.Graph]:
         for _ in range(predictions):
             yield search.build(search.draw(rng))
@@ -196,6 +190,11 @@ def main() -> None:
     for number, _ in enumerate(foretell.predict_many(stream(), dtype="fp16"), 1):
         if number in looks:  # at once: a run that is ended early has said how far it came
             print(f"memory of the process after {number:,} predictions {resident_mib():.0f} MiB", flush=True)
+
+    for blocks in (100, 1_000, 10_000):
+        long = repeated(blocks)
+        took_s = seconds(lambda: list(foretell.predict_many([long], dtype="fp16")))  # noqa: B023
+        show(f"a graph of {10 * blocks:,} nodes", took_s, unit_s, f"{took_s / (10 * blocks) * 1e6:.1f} µs a node")
 
 
 if __name__ == "__main__":

@@ -91,9 +91,10 @@ class Memo:
     def types_of(self, classes: TensorClasses) -> list[int]:
         """The number of the type of each class."""
         # the batch axis and whether a dtype is fixed are no part of a signature, but looking a whole type up is faster
-        found = [self._classes.get(own) for own in classes.types]
-        pairs = zip(classes.types, found, strict=True)
-        return [self._new_type(own) if number is None else number for own, number in pairs]
+        found = list(map(self._classes.get, classes.types))
+        if None not in found:
+            return found  # type: ignore[return-value]
+        return [self._new_type(own) if number is None else number for own, number in zip(classes.types, found)]
 
     def _new_type(self, own: TensorType) -> int:
         with self._lock:

@@ -1,7 +1,8 @@
 import pytest
 
 from foretell.frontends.torch import aten_operators
-from foretell.frontends.torch.aten_operators import Ref, canonical_operator, find_row, references
+from foretell.frontends.torch.aten import canonical_operator
+from foretell.frontends.torch.aten_operators import Ref, find_row, references
 from foretell.graph.ir.operators import lookup
 
 

@@ -15,7 +15,7 @@ from foretell.frontends.budget import module_path
 from foretell.frontends.onnx.contrib import BLOCKED, STANDARD, canonical_name
 from foretell.frontends.onnx.shapes import STATE_NAME, Shapes
 from foretell.frontends.onnx.values import MAX_ELEMENTS
-from foretell.frontends.torch.aten_operators import canonical_operator
+from foretell.frontends.torch.aten import canonical_operator
 from foretell.graph import Node
 from foretell.graph.ir.node import Attribute
 from foretell.graph.ir.operators import foreign_name

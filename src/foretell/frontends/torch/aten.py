@@ -70,6 +70,16 @@ def _held(made: list[list[Node]], released: Mapping[str, int]) -> dict[str, str]
     return {name: made[end][-1].name for name, end in ends.items() if end > last_use[name]}
 
 
+def canonical_operator(target: str) -> str:
+    """Return the operator that an ATen target becomes; "" if it is unknown.
+
+    >>> canonical_operator("aten.scaled_dot_product_attention.default"), canonical_operator("aten.relu_.default")
+    ('Attention', 'Relu')
+    """
+    row = find_row(target)[0]
+    return row.op if row else ""
+
+
 def _node(call: AtenCall, tensors: Mapping[str, Tensor]) -> Node | None:
     """The node of a call, or None if it does no work."""
     row, inplace = find_row(call.target)

@@ -76,16 +76,6 @@ def find_row(target: str) -> tuple[Row | None, bool]:
     return None, False
 
 
-def canonical_operator(target: str) -> str:
-    """Return the operator that an ATen target becomes; "" if it is unknown.
-
-    >>> canonical_operator("aten.scaled_dot_product_attention.default"), canonical_operator("aten.relu_.default")
-    ('Attention', 'Relu')
-    """
-    row = find_row(target)[0]
-    return row.op if row else ""
-
-
 def references(values: Iterable[Any]) -> Iterable[str]:
     """The tensors among arguments, in order, also those inside lists."""
     for value in values:

@@ -302,6 +302,7 @@ class Graph:
 _FIELDS = frozenset(field.name for field in fields(Graph))
 _MAX_SHARED_NODES = 50_000  # of all structures that are kept, about a kilobyte each
 _edges_of = attrgetter("name", "op", "inputs", "outputs", "domain", "module", "origin", "origin_op")
+_bodies_of = attrgetter("bodies")
 _structures: dict[tuple[object, ...], dict[Any, Any]] = {}
 _structure_nodes: dict[tuple[object, ...], int] = {}
 
@@ -309,7 +310,7 @@ _structure_nodes: dict[tuple[object, ...], int] = {}
 def _shared_structure(graph: Graph) -> dict[Any, Any]:
     """The structure of all graphs that have these edges: names, operators, modules and kinds of tensors are equal."""
     nodes, held = graph.nodes, graph.held
-    if len(nodes) > _MAX_SHARED_NODES // 16 or any(node.bodies for node in nodes):
+    if len(nodes) > _MAX_SHARED_NODES // 16 or any(map(_bodies_of, nodes)):
         return {}
     classes = graph.classes
     kinds = [own.kind for own in classes.types]

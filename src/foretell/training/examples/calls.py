@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from foretell.frontends.torch.aten_operators import canonical_operator
+from foretell.frontends.torch.aten import canonical_operator
 from foretell.graph import Graph
 from foretell.graph.ir.alignment import NONE, align
 
