@@ -21,7 +21,7 @@ MODELS = {
     "occupancy": "foretell.training.occupancy",
     "sharing": "foretell.training.sharing",
     "core-sharing": "foretell.training.core_sharing",
-    "cpu-runs": "foretell.training.cpu_runs",
+    "cpu-runs": "foretell.training.cpu.runs",
 }
 _WHOLE = ("unit-network", "unit-trees")
 

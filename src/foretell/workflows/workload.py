@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.devices import Device, device_of, parse_slice
-from foretell.devices.cpu_runs import EAGER, ONE_THREAD, ONNX_RUNTIME
+from foretell.devices.cpu_runs import ONE_THREAD, ONNX_RUNTIME
 from foretell.errors import InputError
 from foretell.frontends import MODES, InputSpec, ModelRequest, convert, parse_inputs
 from foretell.frontends.cache import cache_folder
@@ -22,7 +22,7 @@ from foretell.records import TF32, Target, Workload
 from foretell.registry import did_you_mean
 from foretell.workflows.measure.characterise import read_own_ceilings
 
-CUDA_GRAPH, COMPILED = "cuda-graph", "compiled"
+CUDA_GRAPH, EAGER, COMPILED = "cuda-graph", "eager", "compiled"
 RUNTIMES = (CUDA_GRAPH, EAGER, COMPILED, ONNX_RUNTIME)
 _OLD_NAMES = {"compile": COMPILED}  # understood, but not shown
 _NOT_ADAPTED = f"What foretell adapt learned is of {ONE_THREAD}; it is not used here."

@@ -144,7 +144,10 @@ class UnitPredictor:
             return RooflinePredictor().predict(workload)
         distinct = DistinctUnits.of(units)
         setting = Setting.of(workload, base.memory_mib.value)
-        return Described(base, units, distinct, (self._asked(workload, distinct), setting, base.power_w.value))
+        asked = self._asked(workload, distinct)
+        # the catalogue's CPU is one core
+        floor_ms = base.facts[LEAST_LATENCY_MS] / workload.target.threads
+        return Described(base, units, distinct, (asked, setting, base.power_w.value), floor_ms)
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,7 @@ class Described:
     units: Units
     distinct: DistinctUnits
     question: tuple[DistinctUnits, Setting, float]
+    floor_ms: float
 
 
 def _answer(
@@ -167,8 +171,7 @@ def _answer(
 ) -> Prediction:
     """The prediction within what is possible, with its parts, and its doubts in words."""
     base, distinct, estimates = asked.base, asked.distinct, prediction.estimates
-    # the catalogue's CPU is one core
-    latency = estimates["latency_ms"].at_least(base.facts[LEAST_LATENCY_MS] / workload.target.threads)
+    latency = estimates["latency_ms"].at_least(asked.floor_ms)
     # where nobody measured the memory, it is counted as for any device
     memory = estimates.get("memory_mib", base.memory_mib)
     assert memory is not None

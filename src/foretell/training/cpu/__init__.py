@@ -1,0 +1,1 @@
+"""Training: CPU: ONNX Runtime and two threads."""
