@@ -1,5 +1,6 @@
 """The ``foretell`` command: what its sub-commands share."""
 
+import os
 import re
 from pathlib import Path
 
@@ -65,3 +66,27 @@ def test_what_is_cheap_to_check_is_checked_before_a_model_is_read(tmp_path, caps
     assert ended.value.code == 2
     assert "absent.onnx" not in message
     assert re.search(expected, message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "own", "expected"),
+    [
+        (["advise", "--help"], {}, "1"),
+        (["--debug", "predict", "--help"], {}, "1"),
+        (["predict", "--help"], {"OPENBLAS_NUM_THREADS": "3"}, "3"),
+        (["predict", "--help"], {"OMP_NUM_THREADS": "4"}, None),
+        (["train", "--help"], {}, None),  # a fit uses all cores
+        (["--help"], {}, None),
+    ],
+)
+def test_predictions_use_one_thread_unless_the_user_says_otherwise(
+    arguments: list[str], own: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "")  # so that it is put back, whatever the command does
+        monkeypatch.delenv(name)
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert os.environ.get("OPENBLAS_NUM_THREADS") == expected

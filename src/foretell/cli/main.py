@@ -44,6 +44,14 @@ COMMANDS = Registry(
         "frontends": "foretell.cli.frontends:app",
     },
 )
+# commands that predict in this process; those that measure or fit use what the machine has
+_ONE_THREAD = frozenset(
+    {
+        "predict", "fit", "advise", "improve", "llm", "simulate", "pack", "compare", "sweep", "share", "report",
+        "roofline",
+    }
+)  # fmt: skip
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 _YOUNG_OBJECTS = 100_000  # objects between two searches for cycles: at most some 10 MiB wait for the next one
 
 
@@ -90,7 +98,19 @@ def main(arguments: list[str] | None = None) -> None:
     # the search for cycles visits what imports make again and again, a tenth of the time of a prediction: make it rare
     gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     atexit.register(_skip_last_collection)
+    _use_one_thread(sys.argv[1:] if arguments is None else arguments)
     run_application(app, "foretell", arguments)
+
+
+def _use_one_thread(arguments: list[str]) -> None:
+    """Let numpy multiply with one thread, unless the user says otherwise.
+
+    The products of a prediction are small. More threads spend their time waiting for each other: on two busy cores
+    ``advise`` took five times as much of the processor. It has no effect where numpy is imported already.
+    """
+    command = next((argument for argument in arguments if not argument.startswith("-")), "")
+    if command in _ONE_THREAD and not any(name in os.environ for name in _THREADS):
+        os.environ[_THREADS[0]] = "1"
 
 
 def _skip_last_collection() -> None:
