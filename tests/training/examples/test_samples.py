@@ -176,7 +176,7 @@ def test_the_cache_is_written_completely_or_not_at_all(
 def test_workloads_without_a_readable_graph_are_reported(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def partly(store: Path, target: Target, failures: dict[str, int], wanted: object) -> object:
+    def partly(store: Path, target: Target, failures: dict[str, int], *_: object) -> object:
         failures["the batch does not fit"] += 3
         yield next(iter(read_examples(store, target)))
 
