@@ -25,6 +25,12 @@ def test_a_cpu_measures_in_single_precision(tmp_path: Path) -> None:
     assert {one.dtype for one in suggest("cpu", 8, out=tmp_path / "plan.toml").candidates} == {"fp32"}
 
 
+def test_a_cpu_measures_for_seconds_and_not_sixty_runs(tmp_path: Path) -> None:
+    for device, longest_s in (("cpu", 5.0), ("a100", 0.0)):
+        suggest(device, 2, out=tmp_path / "plan.toml")
+        assert read_plan(tmp_path / "plan.toml").measuring.longest_s == longest_s
+
+
 def test_what_was_measured_is_not_doubted_again(table: Path, tmp_path: Path) -> None:
     before = suggest("p4", 1, out=tmp_path / "plan.toml").candidates[0].left
     foretell.adapt("p4", table)

@@ -96,7 +96,7 @@ def suggest(device: str | Path | Device, number: int = 16, *, out: str | Path = 
     chosen = tuple(Candidate(model, batch, dtype, left) for (model, batch, dtype), left in picked)
     path = Path(out)
     try:
-        write_whole(path, plan_text(target.id, chosen).encode())
+        write_whole(path, plan_text(target.id, chosen, is_cpu=target.is_cpu).encode())
     except OSError as error:
         raise DataError(f"Cannot write the plan {path}: {error.strerror}.") from error
     return Suggestion(target.id, chosen, str(path))
@@ -142,7 +142,7 @@ def most_telling(rows: Values, number: int, prior: Widths, explained: Values | N
     return taken
 
 
-def plan_text(device: str, chosen: tuple[Candidate, ...]) -> str:
+def plan_text(device: str, chosen: tuple[Candidate, ...], *, is_cpu: bool = False) -> str:
     """A plan for ``foretell collect``: one part for each batch size and dtype."""
     parts: dict[tuple[int, str], list[str]] = {}
     for one in chosen:
@@ -150,6 +150,8 @@ def plan_text(device: str, chosen: tuple[Candidate, ...]) -> str:
     text = [f"# The models from which foretell adapt would learn most about {device}.", "seed = 0"]
     # slow devices may take seconds for what an H200 does in milliseconds; nothing here needs traces of kernels
     text += ["", "[limits]", "max_latency_ms = 20000.0", "timeout_s = 600.0", "", "[measuring]", "trace_share = 0.0"]
+    # on a CPU a run may take seconds, and the usual sixty of them minutes
+    text += ["warmups = 2", "tries = 1", "longest_s = 5.0"] if is_cpu else []
     text += ["", "[workers]", "measure = 1", "trace = 0"]
     for (batch, dtype), models in parts.items():
         zoos = sorted({model.partition(":")[0] for model in models})
