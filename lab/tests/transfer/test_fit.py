@@ -142,7 +142,9 @@ def test_widths_hold_nine_in_ten(examples: Examples) -> None:
     assert 0.88 < held[~network].mean() < 0.92
     assert effective_units(examples).tolist() == pytest.approx([1.0] * len(examples))
     assert coverage(examples, np.zeros(len(examples)), 0.1).all()
-    assert beyond_doubt(np.array([0.5, -0.5, 0.1]), np.array([0.3, 0.0, 0.3])).tolist() == pytest.approx([0.4, 0.5, 0])
+    errors, doubts = np.array([0.5, -0.5, 0.1, -0.1]), np.array([0.3, 0.0, 0.3, 0.3])
+    beyond = beyond_doubt(errors, doubts, np.array([False, False, False, True]))
+    assert beyond.tolist() == pytest.approx([0.4, 0.5, 0.0, 0.1])
     # what the measured device's predictor doubts is a part of the width
     sure = replace(examples, doubt=np.zeros(len(examples)))
     doubtful = replace(examples, doubt=np.full(len(examples), 0.2))
