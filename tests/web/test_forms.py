@@ -35,7 +35,7 @@ def test_bad_forms_are_refused_in_one_line(
 def test_fields_of_a_form(client: TestClient, left_files: None, onnx_bytes: bytes) -> None:
     file = {"model": ("net.onnx", onnx_bytes)}
     rows = client.post("/api/sweep", files=file, data={"batch_sizes": "1,2", "devices": ["h200", "l4"], "mode": ""})
-    assert [(row["device"], row["batch_size"]) for row in rows.json()] == [
+    assert [(row["device"], row["batch_size"]) for row in rows.json()["points"]] == [
         ("h200", 1), ("h200", 2), ("l4", 1), ("l4", 2),
     ]  # fmt: skip
     twice = client.post("/api/predict", files=file, data={"device": ["h200", "l4"]})

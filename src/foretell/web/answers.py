@@ -161,7 +161,7 @@ def _sweep(values: Fields) -> str:
     del values["dtype"]  # every question has one, but a sweep has a list of dtypes
     values["slices"] = [None if part == _WHOLE_DEVICE else part for part in values["slices"]]
     model = _graph(values.pop("model"), values)
-    return _json([point.to_row() for point in sweep(model, **values)])
+    return _json({"points": [point.to_row() for point in sweep(model, **values)]})
 
 
 def _advise(values: Fields) -> str:

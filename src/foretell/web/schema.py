@@ -11,7 +11,7 @@ ANSWERS: dict[str, Schema] = {
     "predict": {"type": "object", "required": ["model", "device", "batch_size", "dtype", "predictor", "warnings"]},
     "compare": {"type": "object", "required": ["models", "times"], "properties": {"models": _OBJECTS}},
     "share": {"type": "object", "required": ["device", "method", "fits", "jobs"], "properties": {"jobs": _OBJECTS}},
-    "sweep": _OBJECTS,
+    "sweep": {"type": "object", "required": ["points"], "properties": {"points": _OBJECTS}},
     "fit": {"type": "object", "required": ["model", "device", "fits", "capacity_mib", "warnings"]},
     "llm": {"type": "object", "required": ["model", "device", "fits", "gpus", "max_concurrency", "warnings"]},
     "advise": {"type": "object", "required": ["choices", "refused"], "properties": {"choices": _OBJECTS}},

@@ -95,7 +95,7 @@ def test_equal_units_share_their_time(store: Path) -> None:
     assert (sample.unit_us * sample.units.counts).sum() == pytest.approx(traced.sum())
     features = example.units.features.copy()
     features[1] = features[0]
-    equal = type(example.units)(**{**vars(example.units), "features": features})
+    equal = replace(example.units, rows=features, row_bound_us=example.units.bound_us, member=np.arange(len(features)))
     merged = sample_of(Example(example.row, example.workload, equal, traced))
     assert merged.unit_us is not None
     assert len(merged.units) == len(example.units) - 1

@@ -24,7 +24,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory, onnx_bytes: bytes) -> dict
 
     return {
         "predict": ask("predict"),
-        "sweep": ask("sweep", devices=["h200", "l4"], batch_sizes=[1, 8]),
+        "sweep": ask("sweep", devices=["h200", "l4"], batch_sizes=[1, 8])["points"],
         "compare": ask("compare"),
         "share": ask("share", dtype="fp16"),
         "llm": json.loads(

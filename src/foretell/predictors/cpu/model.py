@@ -118,6 +118,7 @@ def select(units: Units, kept: NDArray[np.intp]) -> Units:
         tuple(units.nodes[number] for number in kept),
         units.features[kept],
         units.bound_us[kept],
+        np.arange(len(kept)),
     )
 
 

@@ -87,7 +87,7 @@ class Tabs:
         prediction_text, sweep_text = await asyncio.gather(
             self._ask("predict", fields), self._ask("sweep", sweep_fields)
         )
-        prediction, points = json.loads(prediction_text), json.loads(sweep_text)
+        prediction, points = json.loads(prediction_text), json.loads(sweep_text)["points"]
         text = json.dumps({"prediction": prediction, "sweep": points}, indent=1)
         return show.show_prediction(prediction, points), text
 
