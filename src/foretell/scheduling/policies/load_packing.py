@@ -72,7 +72,7 @@ class LoadPacking(ABC):
             and self.load(state.kind, demand) <= left
             and has_room(state.kind, state.profiles, state.used_mib, head[1], self._apart)
         ]
-        return min(fitting, key=_number)[1] if fitting else None
+        return min(fitting, key=_rank)[1] if fitting else None
 
 
 class ExclusivePacking(LoadPacking):
@@ -107,5 +107,5 @@ class OccupancyPacking(LoadPacking):
         return min(1.0, demand.occupancy)
 
 
-def _number(head: Head) -> int:
+def _rank(head: Head) -> float:
     return head[0]

@@ -171,7 +171,7 @@ class SlowdownPacking:
     def choose(self, state: PlaceState, heads: Sequence[Head]) -> Profile | None:
         """See `Policy`."""
         group = self._group(state, self._group_of[state.number])
-        best: tuple[float, int] | None = None
+        best: tuple[float, float] | None = None
         chosen = None
         for number, profile in heads:
             gain = self._gain(group, profile)
