@@ -8,8 +8,6 @@ from foretell.errors import InputError, ModelError
 from foretell.predictors import trees as trees_module
 from foretell.predictors.trees import Forest, Trees
 
-ROWS = np.array([[2, 0], [1, 3], [1, 1]], np.float32)
-
 
 @pytest.fixture
 def trees() -> Trees:
@@ -150,13 +148,3 @@ def test_a_forest_gives_what_each_ensemble_gives_by_itself(trees: Trees) -> None
     for name, one in ensembles.items():
         np.testing.assert_array_equal(found[name], one.predict(rows))
     assert len({tuple(values) for values in found.values()}) == 3
-
-
-def test_short_leaves_change_next_to_nothing(trees: Trees) -> None:
-    odd = replace(trees, leaves=np.array([1.00001, 2.3, 0.0123, 1e-5], np.float32))
-    exact, short = (Trees.load(odd.to_bytes(short_leaves=short)) for short in (False, True))
-    assert exact.leaves.dtype == short.leaves.dtype == np.float32
-    np.testing.assert_array_equal(exact.predict(ROWS), odd.predict(ROWS))
-    np.testing.assert_allclose(short.predict(ROWS), odd.predict(ROWS), rtol=1e-3)
-    assert not np.array_equal(short.predict(ROWS), odd.predict(ROWS))
-    assert len(odd.to_bytes(short_leaves=True)) < len(odd.to_bytes())

@@ -45,7 +45,6 @@ class Trees:
                 arrays = dict(file)
             arrays.setdefault("children", _children(arrays.pop("steps", np.zeros((0, 2), np.int32))))
             arrays["feature"] = arrays["feature"].astype(np.int32)
-            arrays["leaves"] = arrays["leaves"].astype(np.float32)
             trees = cls(int(arrays.pop("columns")), **arrays)
         except (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, TypeError, ValueError) as error:
             raise ModelError(f"These {len(data)} bytes are not trees: {error}.") from error
@@ -53,20 +52,17 @@ class Trees:
             raise ModelError("These trees point outside their own arrays: the file is damaged; write it again.")
         return trees
 
-    def to_bytes(self, *, short_leaves: bool = False) -> bytes:
+    def to_bytes(self) -> bytes:
         """The arrays as one .npz file.
 
         Leaves are numbered in the order in which nodes name them, so that their numbers need not be written; of another
-        child the distance from its parent is. That compresses six times better than the children themselves. Leaves are
-        half of a file: short ones have 11 bits, whose roundings nearly cancel over hundreds of trees (below 1e-3).
+        child the distance from its parent is. That compresses six times better than the children themselves.
         """
         arrays = asdict(self)
         children = arrays.pop("children")
         is_leaf = children < 0
         steps = np.where(is_leaf, 0, children - np.arange(len(children))[:, None])
         arrays |= {"steps": _narrow(steps), "leaves": self.leaves[-1 - children[is_leaf]]}
-        if short_leaves:
-            arrays["leaves"] = arrays["leaves"].astype(np.float16)
         arrays["feature"] = _narrow(self.feature)
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **arrays)

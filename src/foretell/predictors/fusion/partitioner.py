@@ -168,7 +168,7 @@ def write(boosters: Mapping[str, Booster], card: dict[str, Any]) -> bytes:
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, content in (
             (_CARD, json.dumps({**card, "schema": EDGE_SCHEMA}, indent=1, sort_keys=True).encode()),
-            *((_file(runtime), trees_of(booster).to_bytes(short_leaves=True)) for runtime, booster in boosters.items()),
+            *((_file(runtime), trees_of(booster).to_bytes()) for runtime, booster in boosters.items()),
         ):
             info = zipfile.ZipInfo(name, _ZIP_DATE)
             info.compress_type = zipfile.ZIP_DEFLATED

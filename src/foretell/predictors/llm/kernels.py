@@ -309,7 +309,7 @@ def kernels_to_bytes(kernels: Kernels) -> bytes:
     """All trees as one .npz file."""
     arrays: dict[str, Any] = {"devices": np.array(kernels.devices)}
     for kind, trees in kernels.trees.items():
-        arrays[f"trees/{kind}"] = np.frombuffer(trees.to_bytes(short_leaves=True), dtype=np.uint8)
+        arrays[f"trees/{kind}"] = np.frombuffer(trees.to_bytes(), dtype=np.uint8)
     for name, codes in kernels.frameworks.items():
         arrays[f"frameworks/{name}"] = np.array(codes)
     buffer = io.BytesIO()
