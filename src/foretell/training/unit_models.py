@@ -272,11 +272,18 @@ def write_report(runs: Sequence[Run], folder: Path) -> Path:
     tables = list(_tables(runs))
     text = "# Predictors compared\n\nRemade by `foretell evaluate --report`."
     write_whole(folder / "evaluation.md", page(text, tables))
-    write_whole(
-        folder / "evaluation.json",
-        json.dumps([json.loads(table.to_json()) for table in tables], separators=(",", ":")).encode(),
-    )
+    rounded = [json.loads(table.to_json(), parse_float=_rounded) for table in tables]
+    write_whole(folder / "evaluation.json", json.dumps(rounded, separators=(",", ":")).encode())
     return folder / "evaluation.md"
+
+
+def _rounded(number: str) -> float:
+    """Four digits: seeds differ in the second.
+
+    >>> _rounded("0.3975284978169738")
+    0.3975
+    """
+    return float(f"{float(number):.4g}")
 
 
 def _tables(runs: Sequence[Run]) -> Iterator[Any]:
