@@ -74,10 +74,10 @@ class CpuRunPredictor(UnitPredictor):
         described = super()._describe(workload, model)
         if self._run.runtime == ONNX_RUNTIME or not isinstance(described, Described):
             return described
-        # one thread was measured beside other work and two were not: no multiple may be below the share of the cores
+        # one thread was measured beside other work and two were not: a multiple below the share of the cores is doubted
         units = described.question[0]
         one_ms = ms(seconds_from_us(float(units.counts @ units.bound_us)))
-        return replace(described, floor_ms=max(described.floor_ms, one_ms / self._run.threads))
+        return replace(described, likely_ms=one_ms / self._run.threads)
 
 
 def on_eager(units: DistinctUnits, eager_us: NDArray[np.float64]) -> DistinctUnits:

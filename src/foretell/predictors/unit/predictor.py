@@ -152,13 +152,17 @@ class UnitPredictor:
 
 @dataclass(frozen=True)
 class Described:
-    """A workload as a model takes it, and the roofline's prediction, parts of which stay."""
+    """A workload as a model takes it, and the roofline's prediction, parts of which stay.
+
+    Nothing is faster than ``floor_ms``; what is predicted faster than ``likely_ms`` is doubted.
+    """
 
     base: Prediction
     units: Units
     distinct: DistinctUnits
     question: tuple[DistinctUnits, Setting, float]
     floor_ms: float
+    likely_ms: float = 0.0
 
 
 def _answer(
@@ -171,7 +175,7 @@ def _answer(
 ) -> Prediction:
     """The prediction within what is possible, with its parts, and its doubts in words."""
     base, distinct, estimates = asked.base, asked.distinct, prediction.estimates
-    latency = estimates["latency_ms"].at_least(asked.floor_ms)
+    latency = _doubted(estimates["latency_ms"], asked.likely_ms).at_least(asked.floor_ms)
     # where nobody measured the memory, it is counted as for any device
     memory = estimates.get("memory_mib", base.memory_mib)
     assert memory is not None
@@ -195,6 +199,17 @@ def _answer(
         energy_j=energy,
     )
     return with_options(answer, workload, model.card.get("options", ()))
+
+
+def _doubted(latency: Estimate, likely_ms: float) -> Estimate:
+    """The estimate with ``likely_ms`` as its value where it is below; the interval then holds both.
+
+    >>> _doubted(Estimate(5.0, 4.0, 6.0), 10.0)
+    Estimate(value=10.0, low=4.0, high=12.0)
+    """
+    if latency.value >= likely_ms:
+        return latency
+    return Estimate(likely_ms, latency.low, latency.high * likely_ms / latency.value)
 
 
 class UnitTreesPredictor(UnitPredictor):

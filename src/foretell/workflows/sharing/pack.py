@@ -151,7 +151,7 @@ def pack(
     if policy not in POLICIES:
         POLICIES.load(policy)  # raises an error that suggests the closest name
     if order not in ORDERS:
-        raise InputError(f"Unknown order {order!r}.{did_you_mean(order, ORDERS)} Choose arrival or longest.")
+        raise InputError(f"Unknown order {order!r}.{did_you_mean(order, ORDERS)}")
     file, places = read_jobs(jobs), read_cluster(cluster)
     reading = {
         "trust": trust, "use_cache": use_cache, "memory_limit_gib": memory_limit_gib, "timeout_s": timeout_s,
