@@ -55,6 +55,8 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     with pytest.raises(MeasurementError, match="free some space"):
         journal.append({"number": 1, "text": "x" * 100})
     monkeypatch.undo()
+    # who reads the folder meanwhile finds no half of a record
+    assert len((tmp_path / RECORDS).read_bytes().splitlines()) == 1
     journal.append({"number": 2})
     journal.close()
     assert [line["number"] for line in read_records(tmp_path)] == [0, 2]
