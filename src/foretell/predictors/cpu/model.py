@@ -11,7 +11,8 @@ convolutions, activations in products. Which ones the partitioner predicts (`for
 is absorbed has no time of its own.
 
 Two threads are at most twice as fast as one: one thread was measured beside other work, two threads were not, so that
-some convolutions came out faster than that. The answer is held to half of the time on one thread.
+some convolutions came out faster than that. Where an answer is below half of the time on one thread, that half is the
+value, and the interval holds both.
 
 Limits: inference in fp32, one kind of processor. Memory is that of eager PyTorch.
 """

@@ -294,7 +294,7 @@ def own_name(kind: str, scheme: str = "", *, is_paged: bool = False) -> str:
 def parts_to_bytes(parts: Mapping[str, Trees]) -> bytes:
     """Trees of torch's kernels as one .npz file."""
     buffer = io.BytesIO()
-    arrays = {kind: np.frombuffer(trees.to_bytes(), np.uint8) for kind, trees in parts.items()}
+    arrays = {kind: np.frombuffer(trees.to_bytes(), dtype=np.uint8) for kind, trees in parts.items()}
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
 
