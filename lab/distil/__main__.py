@@ -14,12 +14,13 @@ from pathlib import Path
 
 import click
 import numpy as np
+from numpy.typing import NDArray
 
-from foretell.features.encoded import encode
 from foretell.files import write_whole
 from foretell.predictors.unit.model import NETWORK, write
 from foretell.predictors.unit.network import UnitNetwork
 from lab.distil.fit import Answers, Fit, ask, distil, started
+from lab.distil.questions import Questions, between
 from lab.distil.rows import SPACE, Rows, collect
 
 _HELD_OUT = 25  # one in so many architectures only judges
@@ -40,6 +41,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--bf16", action="store_true", help="products in bf16")
     parser.add_argument("--rate", type=float, default=7e-4)
+    parser.add_argument("--between", type=int, default=0, help="so many units between those of the store")
     options = parser.parse_args()
     parts = [_parts(file) for file in options.files]
     newest, *older = [UnitNetwork.load(own[f"{NETWORK}.npz"]) for own in parts]
@@ -47,12 +49,16 @@ def main() -> None:
     order = np.random.default_rng(0).permutation(len(rows.names))
     held_out = np.isin(rows.architecture, order[: len(order) // _HELD_OUT])
     held_out &= rows.names[rows.architecture] != SPACE
-    start = None if options.width else started(newest, 0)
+    questions = Questions.about(rows)
+    if options.between:
+        questions, answers, held_out = _with_between(options, (newest, older), questions, answers, held_out)
+    starts = [] if options.width else [started(newest, 0)]
     width = options.width or newest.weights["leave"].shape[1]
     fit = Fit(width, options.blocks, options.minutes, options.epochs, options.batch, options.rate, bf16=options.bf16)
-    student = UnitNetwork.load(distil(rows, answers, newest, held_out, fit, start, click.echo).to_bytes())
-    told = student.predict(encode(rows.features[held_out]), rows.bound_us[held_out])
-    away = np.abs(told.log_ratio - answers.log_ratio[held_out])
+    (fitted,) = distil(questions, [answers], newest, ~held_out[None], fit, starts, click.echo)
+    student = UnitNetwork.load(fitted.to_bytes())
+    judged = questions.of(np.flatnonzero(held_out))
+    away = np.abs(student.predict(judged.encoded, judged.bound_us).log_ratio - answers.log_ratio[held_out])
     within = np.quantile(away, 0.99)
     click.echo(f"as stored: {away.mean():.4f} from the teachers in log(time), 99 in 100 within {within:.3f}")
     _write(parts[0], student, options.out, [file.name for file in options.files])
@@ -60,13 +66,31 @@ def main() -> None:
 
 def _taught(options: argparse.Namespace, newest: UnitNetwork, older: list[UnitNetwork]) -> tuple[Rows, Answers]:
     """The rows and what the teachers say of them, kept in the cache by the teachers' files: both take minutes."""
-    key = hashlib.sha256(b"".join(file.read_bytes() for file in options.files)).hexdigest()[:16]
-    rows_file, answers_file = (options.cache / f"distil-{key}-{name}.npz" for name in ("rows", "answers"))
+    rows_file, answers_file = (options.cache / f"distil-{_key(options)}-{name}.npz" for name in ("rows", "answers"))
     if not answers_file.exists():
         rows = collect(options.store, options.device, options.cache, more=2, networks=300)
         rows.save(rows_file)
-        ask(rows, newest, older).save(answers_file)
+        ask(Questions.about(rows), newest, older).save(answers_file)
     return Rows.load(rows_file), Answers.load(answers_file)
+
+
+def _with_between(
+    options: argparse.Namespace, teachers: tuple[UnitNetwork, list[UnitNetwork]], questions: Questions,
+    answers: Answers, held_out: NDArray[np.bool_],
+) -> tuple[Questions, Answers, NDArray[np.bool_]]:  # fmt: skip
+    """The questions, and others between those that teach, with their answers; these are kept in the cache."""
+    more, _ = between(questions.of(np.flatnonzero(~held_out)), options.between)
+    file = options.cache / f"distil-{_key(options)}-between-{options.between}.npz"
+    if not file.exists():
+        click.echo(f"asking about {len(more)} units between others")
+        ask(more, *teachers).save(file)
+    others = Answers.load(file)
+    together = Answers(*(np.concatenate(pair) for pair in zip(answers.columns, others.columns, strict=True)))
+    return questions.with_more(more), together, np.concatenate([held_out, np.zeros(len(more), bool)])
+
+
+def _key(options: argparse.Namespace) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in options.files)).hexdigest()[:16]
 
 
 def _parts(file: Path) -> dict[str, bytes]:

@@ -76,11 +76,15 @@ def collect(store: Path, device: str, cache: Path, more: int, networks: int, see
         if len(units):
             parts.append(_part(DistinctUnits.of(units), names.setdefault(name, len(names)), False))
     features, bound_us, moved, owner, is_measured = (np.concatenate(column) for column in zip(*parts, strict=True))
-    # a row that was seen before teaches nothing new
+    kept = distinct(features)  # a row that was seen before teaches nothing new
+    return Rows(features[kept], bound_us[kept], moved[kept], owner[kept], is_measured[kept], np.array(list(names)))
+
+
+def distinct(features: NDArray[np.float32]) -> NDArray[np.intp]:
+    """The places of the rows that no earlier row is equal to."""
     whole = np.ascontiguousarray(features).view(f"V{features.itemsize * features.shape[1]}").ravel()
     _, first = np.unique(whole, return_index=True)
-    kept = np.sort(first)
-    return Rows(features[kept], bound_us[kept], moved[kept], owner[kept], is_measured[kept], np.array(list(names)))
+    return np.sort(first)
 
 
 def _part(units: DistinctUnits, owner: int, is_measured: bool) -> tuple[NDArray[Any], ...]:

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from foretell.features.encoded import encode
+from foretell.features.encoded import MEASURED_WIDTH, encode
 from foretell.predictors.unit.network import UnitNetwork
 from foretell.predictors.unit.predictor import shipped
 from lab.distil.fit import Fit, ask, distil, started
+from lab.distil.questions import Questions, between
 from lab.distil.rows import Rows, _part
 from tests.small.small_samples import small_samples
 
@@ -28,7 +29,8 @@ def teacher() -> UnitNetwork:
 
 
 def test_each_fit_counts_alike_and_the_spread_is_that_of_the_newest(rows: Rows, teacher: UnitNetwork) -> None:
-    alone, both = ask(rows, teacher, []), ask(rows, teacher, [teacher])
+    questions = Questions.about(rows)
+    alone, both = ask(questions, teacher, []), ask(questions, teacher, [teacher])
     told = teacher.predict(encode(rows.features), rows.bound_us)
     np.testing.assert_allclose(alone.log_ratio, told.log_ratio)
     np.testing.assert_array_equal(both.spread, told.spread)
@@ -37,10 +39,11 @@ def test_each_fit_counts_alike_and_the_spread_is_that_of_the_newest(rows: Rows, 
 
 
 def test_it_comes_nearer_to_its_teacher_than_one_member(rows: Rows, teacher: UnitNetwork) -> None:
-    answers, nobody = ask(rows, teacher, []), np.zeros(len(rows.bound_us), bool)
+    questions = Questions.about(rows)
+    answers, everybody = ask(questions, teacher, []), np.ones((1, len(questions)), bool)
     start = started(teacher, 0)
     fit = Fit(width=320, blocks=4, minutes=5.0, epochs=25, batch=64, rate=3e-4)
-    student = distil(rows, answers, teacher, nobody, fit, start)
+    (student,) = distil(questions, [answers], teacher, everybody, fit, [start])
     stored = UnitNetwork.load(student.to_bytes())
     assert stored.is_distilled
     assert stored.members == 1
@@ -52,3 +55,20 @@ def test_it_comes_nearer_to_its_teacher_than_one_member(rows: Rows, teacher: Uni
     assert away(stored) < 0.6 * away(start)
     spread = stored.predict(encode(rows.features), rows.bound_us).spread
     assert np.corrcoef(spread, answers.spread)[0, 1] > 0.3
+
+
+def test_units_between_two_have_their_kind_and_sizes_between_theirs(rows: Rows) -> None:
+    questions = Questions.about(rows)
+    more, pairs = between(questions, 500)
+    np.testing.assert_array_equal(questions.encoded.operators[pairs[:, 1]], more.encoded.operators)
+    kinds, known = (
+        np.column_stack([one.encoded.operators, one.encoded.numbers[:, MEASURED_WIDTH:]]) for one in (more, questions)
+    )
+    assert {tuple(row) for row in kinds} <= {tuple(row) for row in known}
+    assert questions.bound_us.min() <= more.bound_us.min() <= more.bound_us.max() <= questions.bound_us.max()
+    sizes = {tuple(row) for row in questions.encoded.numbers[:, :MEASURED_WIDTH].round(4)}
+    new = [tuple(row) not in sizes for row in more.encoded.numbers[:, :MEASURED_WIDTH].round(4)]
+    assert np.mean(new) > 0.5
+    together = questions.with_more(more)
+    np.testing.assert_array_equal(together.of(slice(len(questions), None)).bound_us, more.bound_us)
+    np.testing.assert_array_equal(together.unrounded.numbers[: len(questions)], questions.unrounded.numbers)

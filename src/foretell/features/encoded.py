@@ -39,9 +39,10 @@ _TILES = ((64, 64), (128, 64), (64, 128), (128, 256), (256, 128), (32, 32))
 # a unit that has no such size has −1 there; each of these columns gets a flag that says whether it is present
 _PRESENT = ("log_second", "log_m", "kernel", "queries", "steps", "log_rows", "window", "log_run", "gradients")
 MEASURED_WIDTH = len(PLAIN) + len(_COUNTS)  # the first columns are sizes; those after them are shares and flags
+CATEGORIES_WIDTH = len(_PRESENT) + sum(_CODED.values())  # the last columns: which sizes there are, and categories
 ENCODED_WIDTH = (
     len(PLAIN) + len(_COUNTS) + len(_DIVIDED) * len(_DIVISORS) + len(_TILED) * len(_TILE_SIZES) + 2 * len(_TILES)
-    + len(_PRESENT) + sum(_CODED.values())
+    + CATEGORIES_WIDTH
 )  # fmt: skip
 
 _PLAIN_AT, _COUNTS_AT, _DIVIDED_AT, _PRESENT_AT = (

@@ -17,6 +17,7 @@ from typing import Any
 
 from foretell.errors import ForetellError, InputError, MeasurementError
 from foretell.processes.child import die_with_parent, redirect_output, short
+from foretell.processes.device_lock import DeviceLock
 from foretell.profiling.campaign.plan import Measuring
 from foretell.profiling.environment import describe
 from foretell.profiling.source import Source
@@ -148,10 +149,16 @@ def _image(shape: tuple[int, ...], default: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class SingleRun:
-    """Builds, warms up, measures and traces one workload on one runtime."""
+    """Builds, warms up, measures and traces one workload on one runtime.
 
-    def __init__(self, request: Request, folder: Path, send: Callable[[Values], None]) -> None:
+    With a ``device_lock`` several of these run side by side, and each is timed alone.
+    """
+
+    def __init__(
+        self, request: Request, folder: Path, send: Callable[[Values], None], device_lock: DeviceLock | None = None
+    ) -> None:
         self._request = request
+        self._device_lock = device_lock
         self._folder = folder
         self._send = send
         self._runtime: Any = None
@@ -207,11 +214,9 @@ class SingleRun:
     def _open(self) -> None:
         import torch
 
-        from foretell.processes.device_lock import DeviceLock
-
         request = self._request
         torch.set_num_threads(request.threads)
-        device_lock = DeviceLock(self._folder, 0)
+        device_lock = self._device_lock or DeviceLock(self._folder, 0)
         device_lock.open()
         if request.device == "cpu":
             from foretell.profiling.runtimes.cpu import CpuRuntime

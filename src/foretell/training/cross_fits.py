@@ -41,7 +41,7 @@ def cross_fits(
             log(f"networks on units for {', '.join(names)}, on {device}")
             fitted = cross_fit_networks(samples, [folds[name] for name in names], settings, device, log, classes)
             for name, fit in zip(names, fitted, strict=True):
-                _save(fit, files[name])
+                save_cross_fit(fit, files[name])
     # also fresh fits are read back: a first run and a cached one give the same float32 numbers
     return {name: _load(files[name]) for name in folds}
 
@@ -61,7 +61,8 @@ def held_out_units(samples: Sequence[Sample], device: str, cache: Path) -> UnitP
     return None
 
 
-def _save(fit: CrossFit, file: Path) -> None:
+def save_cross_fit(fit: CrossFit, file: Path) -> None:
+    """Write a cross-fit where `cross_fits` finds it."""
     data = io.BytesIO()
     arrays = {name: values.astype(np.float32) for name, values in vars(fit.predictions).items() if values is not None}
     np.savez_compressed(data, allow_pickle=False, network=np.frombuffer(fit.network, np.uint8), **arrays)

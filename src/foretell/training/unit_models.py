@@ -154,13 +154,14 @@ def _cross_fits(
     samples: list[Sample], folds: Mapping[str, NDArray[np.intp]], settings: Settings, store: Path, device: str,
     cache: Path, log: Log,
 ) -> dict[str, CrossFit]:  # fmt: skip
-    files = _network_files(store, device, cache, folds)
+    files = network_files(store, device, cache, folds)
     return cross_fits(
         samples, folds, settings, files, log, lambda: read_unit_classes(samples, store, device, cache, log)
     )
 
 
-def _network_files(store: Path, device: str, cache: Path, names: Iterable[str]) -> dict[str, Path]:
+def network_files(store: Path, device: str, cache: Path, names: Iterable[str]) -> dict[str, Path]:
+    """Where the networks of cross-fits are kept, by the names of these."""
     folder = network_folder(store, device, cache, labels=LABELS_VERSION, units=FIT_VERSION)
     return {name: folder / f"{name}.npz" for name in names}
 
@@ -218,7 +219,7 @@ def _network_fitters(
     samples: list[Sample], planned: Sequence[tuple[str, int]], store: Path, device: str, cache: Path, log: Log
 ) -> dict[tuple[str, str, int], Fitter]:
     """For each split and seed a function that fits the rest of the model beside its cached network."""
-    folds = {f"{split}-{seed}": _folds_within(samples, split, seed) for split, seed in planned}
+    folds = {f"{split}-{seed}": folds_within(samples, split, seed) for split, seed in planned}
     cross_fit_of = _cross_fits(samples, folds, Settings(), store, device, cache, log)
     ends = np.cumsum([len(sample.units) for sample in samples])
     rows_of = {one.workload_id: np.arange(end - len(one.units), end) for one, end in zip(samples, ends, strict=True)}
@@ -235,7 +236,7 @@ def _network_fitters(
     return {(NETWORK, split, seed): fitter(cross_fit_of[f"{split}-{seed}"]) for split, seed in planned}
 
 
-def _folds_within(samples: Sequence[Sample], split: str, seed: int) -> NDArray[np.intp]:
+def folds_within(samples: Sequence[Sample], split: str, seed: int) -> NDArray[np.intp]:
     """The fold of each sample of the training and validation sides, −1 for all others."""
     parts = sides(samples, split, seed)
     samples_seen = [*parts[TRAIN], *parts[VALIDATION]]

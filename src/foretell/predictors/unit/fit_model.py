@@ -97,6 +97,11 @@ class Settings:
     threads: int = 1
     miss: float = 0.10
 
+    @property
+    def networks(self) -> int:
+        """How many networks a cross-fit has."""
+        return self.folds * self.fold_members + self.members
+
     def seeded(self, fit: TreeFit) -> TreeFit:
         """A fit with the seed and the threads of these settings."""
         return replace(fit, seed=self.seed, threads=self.threads)
@@ -155,21 +160,23 @@ def cross_fit_networks(
     kernel classes of all units, −1 where unknown.
     """
     rows = _checked(UnitRows.of(samples), settings)
-    learns = []
-    for fold_of_sample in folds:
-        # for each cross-fit some networks without each fold, then the members of the network that is served
-        for fold in range(settings.folds):
-            learns += [(fold_of_sample >= 0) & (fold_of_sample != fold)] * settings.fold_members
-        learns += [fold_of_sample >= 0] * settings.members
-    fitted = fit_networks(rows, np.stack(learns), settings.network, device or default_device(), log, classes)
+    learns = np.concatenate([learning_samples(own, settings) for own in folds])
+    fitted = fit_networks(rows, learns, settings.network, device or default_device(), log, classes)
     predictions, cross_fits = fitted.predictions(), list[CrossFit]()
     for number, fold_of_sample in enumerate(folds):
         by_fold = [_mean(predictions, settings.fold_members) for _ in range(settings.folds)]
         served = _mean(predictions, settings.members)
-        last = (number + 1) * (settings.folds * settings.fold_members + settings.members)
+        last = (number + 1) * settings.networks
         network = fitted.network(list(range(last - settings.members, last)))
-        cross_fits.append(CrossFit(_combine(by_fold, served, fold_of_sample[rows.owner]), network.to_bytes()))
+        cross_fits.append(CrossFit(combine(by_fold, served, fold_of_sample[rows.owner]), network.to_bytes()))
     return cross_fits
+
+
+def learning_samples(fold_of_sample: NDArray[np.intp], settings: Settings) -> NDArray[np.bool_]:
+    """For each network of a cross-fit the samples that it learns from: all but one fold's, and at last all folds'."""
+    known = fold_of_sample >= 0
+    without = [known & (fold_of_sample != fold) for fold in range(settings.folds) for _ in range(settings.fold_members)]
+    return np.stack([*without, *[known] * settings.members])
 
 
 def _mean(predictions: Iterator[UnitPredictions], members: int) -> UnitPredictions:
@@ -180,7 +187,7 @@ def _mean(predictions: Iterator[UnitPredictions], members: int) -> UnitPredictio
     )
 
 
-def _combine(by_fold: Sequence[UnitPredictions], served: UnitPredictions, fold: NDArray[np.intp]) -> UnitPredictions:
+def combine(by_fold: Sequence[UnitPredictions], served: UnitPredictions, fold: NDArray[np.intp]) -> UnitPredictions:
     """For each row the prediction of the networks of its fold; where it has none, that of the served ones."""
 
     def select(values: Callable[[UnitPredictions], Values]) -> Values:

@@ -18,7 +18,7 @@ Limits: PyTorch on a GPU is not deterministic to the last bit, so that equal see
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.errors import InputError
-from foretell.features.encoded import encode
+from foretell.features.encoded import Encoded, encode
 from foretell.optional import require
 from foretell.predictors.unit.bins import Bins
+from foretell.predictors.unit.blocks import blocks_for, plain_blocks, weights_of
 from foretell.predictors.unit.network import KERNEL_LIMITS, UnitNetwork, UnitPredictions, scaled, weight_names
 from foretell.predictors.unit.rows import UnitRows
 
@@ -88,18 +89,28 @@ class FittedNetworks:
 
     def predictions(self) -> Iterator[UnitPredictions]:
         """The predictions of each network in turn, for all rows of the fit."""
-        torch, data = self._data.torch, self._data
-        networks = len(self._arrays["embedding"])
-        for number in range(networks):
+        for number in range(len(self._arrays["embedding"])):
+            yield self._predicted([number], self._data)
+
+    def told(self, members: Sequence[int], units: Encoded, bound_us: NDArray[np.float64]) -> UnitPredictions:
+        """What some of the networks say together of any units."""
+        return self._predicted(members, self._data.of(units, bound_us))
+
+    def _predicted(self, members: Sequence[int], data: "_Data | _Units") -> UnitPredictions:
+        torch = self._data.torch
+        ratios, powers = [], []
+        for number in members:
             own = {name: array[number : number + 1] for name, array in self._arrays.items()}
-            ratios, powers = [], []
+            ratio, power = [], []
             with torch.no_grad():
                 for start in range(0, len(data.bound_us), _PREDICTED_ROWS):
                     part = slice(start, start + _PREDICTED_ROWS)
                     time_us, power_w, _ = _times_and_power(torch, own, data, part)
-                    ratios.append(torch.log(time_us[0] / data.bound_us[part]).double().cpu().numpy())
-                    powers += [power_w[0].double().cpu().numpy()] if power_w is not None else []
-            yield UnitPredictions.mean_of([np.concatenate(ratios)], [np.concatenate(powers)] if powers else [])
+                    ratio.append(torch.log(time_us[0] / data.bound_us[part]).double().cpu().numpy())
+                    power += [power_w[0].double().cpu().numpy()] if power_w is not None else []
+            ratios.append(np.concatenate(ratio))
+            powers += [np.concatenate(power)] if power else []
+        return UnitPredictions.mean_of(ratios, powers)
 
     def network(self, members: list[int]) -> UnitNetwork:
         """Some of the networks as the members of one."""
@@ -108,6 +119,18 @@ class FittedNetworks:
         seen = np.isin(np.arange(_CODES), self._data.codes.cpu().numpy())
         weights["embedding"] = weights["embedding"] * seen[:, None].astype(np.float32)
         return UnitNetwork(weights, self._data.bins, self._data.middle, self._data.spread, self._data.most_w)
+
+
+@dataclass(frozen=True)
+class _Units:
+    """Units without a truth, as tensors on a device."""
+
+    device: str
+    numbers: Any
+    codes: Any
+    launches: Any
+    bound_us: Any
+    most_w: float | None
 
 
 class _Data:
@@ -151,6 +174,14 @@ class _Data:
 
     def _tensor(self, values: NDArray[Any]) -> Any:
         return self.torch.tensor(np.asarray(values, np.float32), device=self.device)
+
+    def of(self, units: Encoded, bound_us: NDArray[np.float64]) -> "_Units":
+        """Other units, as the networks of this fit read them."""
+        numbers = scaled(self.bins.with_positions(units.numbers), self.middle, self.spread)
+        codes = self.torch.tensor(units.operators.clip(0, _CODES - 1), device=self.device)
+        return _Units(
+            self.device, self._tensor(numbers), codes, self._tensor(units.launches), self._tensor(bound_us), self.most_w
+        )
 
     def rows_of(self, samples: Any) -> tuple[Any, Any]:
         """The rows of some samples, and for each row the position of its sample."""
@@ -264,7 +295,7 @@ def _class_head(torch: Any, random: Any, networks: int, data: _Data, fit: Networ
     return [weights.to(data.device), torch.zeros(networks, 1, data.kernels, device=data.device)]
 
 
-def _hidden(torch: Any, arrays: dict[str, Any], data: _Data, rows: Any, dropout: float = 0.0) -> Any:
+def _hidden(torch: Any, arrays: dict[str, Any], data: _Data | _Units, rows: Any, dropout: float = 0.0) -> Any:
     """The last hidden layer of every network for some rows.
 
     While fitting on a GPU, the blocks compute in bf16: most of the time goes into moving activations. The first layer
@@ -275,21 +306,14 @@ def _hidden(torch: Any, arrays: dict[str, Any], data: _Data, rows: Any, dropout:
     state = torch.baddbmm(arrays["enter_bias"], numbers, arrays["enter"])
     state = torch.baddbmm(state, arrays["embedding"][:, data.codes[rows]], arrays["enter_code"])
     low = torch.bfloat16 if dropout and data.device == "cuda" else torch.float32
-
-    def normed(values: Any) -> Any:
-        return functional.rms_norm(values, values.shape[-1:], eps=1e-6)
-
-    for block in range(sum(name.startswith("up_bias") for name in arrays)):
-        # the scale of the norm is multiplied into the matrix: one pass over the activations less
-        up = (arrays[f"scale{block}"].mT * arrays[f"up{block}"]).to(low)
-        inner = torch.baddbmm(arrays[f"up_bias{block}"].to(low), normed(state).to(low), up)
-        inner = functional.dropout(functional.silu(inner), dropout, training=dropout > 0)
-        state = state + torch.baddbmm(arrays[f"down_bias{block}"].to(low), inner, arrays[f"down{block}"].to(low))
-    return functional.silu(normed(state) * arrays["last_scale"])
+    blocks = blocks_for(data.device) if dropout else plain_blocks
+    state = blocks(state, weights_of(arrays), low, dropout)
+    normed = functional.rms_norm(state, state.shape[-1:], eps=1e-6)
+    return functional.silu(normed * arrays["last_scale"])
 
 
 def _times_and_power(
-    torch: Any, arrays: dict[str, Any], data: _Data, rows: Any, hidden: Any = None
+    torch: Any, arrays: dict[str, Any], data: _Data | _Units, rows: Any, hidden: Any = None
 ) -> tuple[Any, Any, Any]:
     """Time, power (None where none was measured) and log(kernel time / bound) of some rows."""
     if hidden is None:

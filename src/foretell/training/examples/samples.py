@@ -49,11 +49,9 @@ def read_samples(
 
     On a CPU they are of one kind of ``run``, and measured on some ``days`` where any are given.
     """
-    part = "" if run == ONE_THREAD else f"-{run.runtime}-{run.threads}"
-    part += f"-{'-'.join(sorted(days))}" if days is not None else ""
-    file = cache / f"samples-{device}{part}-{fingerprint(store, device, unit_times=UNIT_TIMES_VERSION)}.npz"
+    file = cache_file(store, device, cache, run, days)
     if file.exists():
-        return _load(file)
+        return load_samples(file)
     failures: Counter[str] = Counter()
     samples: list[Sample] = []
     total = sum(map(teaches, measured_rows(store, run, days).values()))
@@ -79,6 +77,15 @@ def read_samples(
         )
     _save(samples, file)
     return samples
+
+
+def cache_file(
+    store: Path, device: str, cache: Path, run: CpuRun = ONE_THREAD, days: Collection[str] | None = None
+) -> Path:
+    """The file that keeps the samples."""
+    part = "" if run == ONE_THREAD else f"-{run.runtime}-{run.threads}"
+    part += f"-{'-'.join(sorted(days))}" if days is not None else ""
+    return cache / f"samples-{device}{part}-{fingerprint(store, device, unit_times=UNIT_TIMES_VERSION)}.npz"
 
 
 def teaches(row: Row) -> bool:
@@ -175,7 +182,8 @@ def _facts(sample: Sample) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _load(file: Path) -> list[Sample]:
+def load_samples(file: Path) -> list[Sample]:
+    """Read the samples of a file that keeps them."""
     with np.load(file, allow_pickle=False) as arrays:
         stored = {name: arrays[name] for name in arrays.files}
     ends = np.cumsum(stored["sizes"])

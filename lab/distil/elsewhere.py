@@ -1,0 +1,252 @@
+"""Lab: distil: a whole fit on a machine that has a GPU and no store: networks, students that learn from them, splits.
+
+``python -m lab.distil.elsewhere pack FOLDER`` writes what the other machine needs, ``… fit FOLDER OUT`` fits there, and
+``… keep OUT`` puts the result where ``foretell train`` and ``foretell evaluate`` look for fitted networks.
+
+1. *all-0*: the cross-fit over all data, with more members than are served. 2. *student-WIDTH*: one network that learns
+what all members say, and one for each fold of architectures, which learns from the networks without that fold and from
+no unit of its architectures. So what a student says of unseen architectures is known, and trees and intervals can be
+fitted to it. 3. *architecture-SEED*: the cross-fits of the splits that judge.
+"""
+
+import argparse
+import io
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.files import write_whole
+from foretell.predictors.sample import Sample
+from foretell.predictors.unit.fit_model import (
+    CrossFit,
+    Settings,
+    combine,
+    cross_fit_networks,
+    folds_of,
+    learning_samples,
+)
+from foretell.predictors.unit.fit_network import Classes, FittedNetworks, default_device, fit_networks
+from foretell.predictors.unit.network import UnitNetwork, UnitPredictions
+from foretell.predictors.unit.rows import UnitRows
+from foretell.training import unit_models
+from foretell.training.cross_fits import ALL_DATA, save_cross_fit
+from foretell.training.examples import samples as sample_files
+from foretell.training.examples.unit_classes import read_unit_classes
+from foretell.training.judging.protocol import groups_of
+from lab.distil.fit import Answers, Fit, distil, started
+from lab.distil.questions import Questions, between
+from lab.distil.rows import SPACE, Rows, collect, distinct
+
+SAMPLES, FOLDS, ROWS = "samples.npz", "folds.npz", "rows.npz"
+SPLIT, SEEDS = "architecture", range(5)
+MEMBERS, FOLD_MEMBERS = 8, 3
+SERVED = 3  # members of the network that is kept beside its students
+STUDENT = "student"
+_OF_NO_FOLD, _UNKNOWN = -2, -3  # a network of the search space may teach every student
+
+
+def pack(store: Path, device: str, cache: Path, folder: Path) -> None:
+    """Write the samples, their folds, the classes of their kernels, and rows that nobody measured."""
+    samples = sample_files.read_samples(store, device, cache, click.echo)
+    write_whole(folder / SAMPLES, sample_files.cache_file(store, device, cache).read_bytes())
+    folds = {ALL_DATA: folds_of(groups_of(samples), Settings())}
+    folds |= {f"{SPLIT}-{seed}": unit_models.folds_within(samples, SPLIT, seed) for seed in SEEDS}
+    classes = read_unit_classes(samples, store, device, cache, click.echo)
+    assert classes is not None
+    _write(folder / FOLDS, classes=classes, **folds)
+    if not (folder / ROWS).exists():
+        rows = collect(store, device, cache, more=5, networks=600)
+        write_rows(rows, folder / ROWS)
+
+
+def write_rows(rows: Rows, file: Path) -> None:
+    """Write those of workloads that nobody measured; column after column, which compresses to a third."""
+    own = ~rows.is_measured
+    _write(
+        file, features=np.ascontiguousarray(rows.features[own].T), bound_us=rows.bound_us[own],
+        architecture=rows.architecture[own], names=rows.names,
+    )  # fmt: skip
+
+
+def fit(
+    folder: Path, out: Path, widths: Sequence[int], student: Fit, more: int, settings: Settings, seeds: int
+) -> None:
+    """Fit everything that ``out`` does not have."""
+    began, device = time.monotonic(), default_device()
+
+    def log(text: str) -> None:
+        click.echo(f"{time.monotonic() - began:.0f} s: {text}")
+
+    samples = sample_files.load_samples(folder / SAMPLES)
+    with np.load(folder / FOLDS, allow_pickle=False) as arrays:
+        folds = {name: arrays[name] for name in arrays.files}
+    classes, rows = folds.pop("classes"), UnitRows.of(samples)
+    own = folds[ALL_DATA]
+    fitted = fit_networks(rows, learning_samples(own, settings), settings.network, device, log, classes)
+    save_cross_fit(_cross_fit(fitted, rows, own, settings), out / f"{ALL_DATA}.npz")
+    log(f"{ALL_DATA} is written")
+    for number, width in enumerate(widths):
+        if number == 1:
+            _fit_splits(samples, folds, classes, out, seeds, replace(settings, members=3, fold_members=2), log)
+        file = out / f"{STUDENT}-{width}.npz"
+        if not file.exists():
+            fit_students(
+                samples, rows, own, fitted, folder / ROWS, file, replace(student, width=width), more, settings, log
+            )
+    _fit_splits(samples, folds, classes, out, seeds, replace(settings, members=3, fold_members=2), log)
+
+
+def _fit_splits(
+    samples: Sequence[Sample], folds: Mapping[str, NDArray[np.intp]], classes: Classes,
+    out: Path, seeds: int, settings: Settings, log: unit_models.Log,
+) -> None:  # fmt: skip
+    names = [name for name in folds if name.startswith(SPLIT)][:seeds]
+    names = [name for name in names if not (out / f"{name}.npz").exists()]
+    if names:
+        log(f"networks for {', '.join(names)}")
+        fits = cross_fit_networks(samples, [folds[name] for name in names], settings, None, log, classes)
+        for name, one in zip(names, fits, strict=True):
+            save_cross_fit(one, out / f"{name}.npz")
+
+
+def _members(settings: Settings) -> list[list[int]]:
+    """The networks of each fold, then those that are served."""
+    each = settings.fold_members
+    parts = [list(range(fold * each, (fold + 1) * each)) for fold in range(settings.folds)]
+    return [*parts, list(range(settings.folds * each, settings.networks))]
+
+
+def _cross_fit(fitted: FittedNetworks, rows: UnitRows, folds: NDArray[np.intp], settings: Settings) -> CrossFit:
+    """The cross-fit as ``foretell train`` keeps it, with as many members as are served."""
+    each = list(fitted.predictions())
+    *parts, served = ([each[member] for member in members] for members in _members(settings))
+    by_fold = [_mean(own) for own in parts]
+    network = fitted.network(_members(settings)[-1][:SERVED])
+    return CrossFit(combine(by_fold, _mean(served), folds[rows.owner]), network.to_bytes())
+
+
+def _mean(some: Sequence[UnitPredictions]) -> UnitPredictions:
+    return UnitPredictions.mean_of(
+        [one.log_ratio for one in some], [one.power_w for one in some if one.power_w is not None]
+    )
+
+
+def fit_students(
+    samples: Sequence[Sample], rows: UnitRows, folds: NDArray[np.intp], fitted: FittedNetworks,
+    others: Path, file: Path, fit: Fit, more: int, settings: Settings, log: unit_models.Log,
+) -> None:  # fmt: skip
+    """One student for each fold and one that is served; what they say of the unseen is written as a cross-fit."""
+    questions, fold_of_row = _questions(samples, folds, others, more)
+    log(f"{len(questions)} questions")
+    parts, answers = _members(settings), []
+    for members in parts:
+        told = fitted.told(members, questions.encoded, questions.bound_us)
+        assert told.power_w is not None
+        answers.append(Answers(told.log_ratio, told.power_w, told.spread))
+    log("all members have answered")
+    # the student of a fold learns from no unit of its architectures, also not from one between them and others
+    learns = np.stack(
+        [*((fold_of_row != fold).all(axis=1) for fold in range(settings.folds)), np.ones(len(questions), bool)]
+    )
+    like = fitted.network(parts[-1])
+    is_member = fit.width == settings.network.width and fit.blocks == settings.network.blocks
+    starts = [started(fitted.network(members[:1]), 0) for members in parts] if is_member else []
+    students = distil(questions, answers, like, learns, fit, starts, log)
+    # as they will be read: with weights in 8 bits
+    stored = [UnitNetwork.load(student.to_bytes()) for student in students]
+    own = Questions.of_units(rows.features, rows.bound_us)
+    said = [network.predict(own.encoded, rows.bound_us) for network in stored]
+    off = [
+        float(np.abs(one.log_ratio[held] - told.log_ratio[held]).mean())
+        for fold, one in enumerate(said[:-1])
+        for told, held in [(fitted.told(parts[fold], own.encoded, own.bound_us), folds[rows.owner] == fold)]
+    ]
+    log(f"stored students are {', '.join(f'{value:.4f}' for value in off)} from their teachers on unseen architectures")
+    save_cross_fit(CrossFit(combine(said[:-1], said[-1], folds[rows.owner]), students[-1].to_bytes()), file)
+
+
+def _questions(
+    samples: Sequence[Sample], folds: NDArray[np.intp], others: Path, more: int
+) -> tuple[Questions, NDArray[np.intp]]:
+    """All questions, and for each the folds of the two architectures that it is about."""
+    groups = groups_of(samples)
+    fold_of = dict(zip(groups, folds.tolist(), strict=True))
+    rows = UnitRows.of(samples)
+    with np.load(others, allow_pickle=False) as arrays:
+        fold_of[SPACE] = _OF_NO_FOLD
+        names = [fold_of.get(name, _UNKNOWN) for name in arrays["names"].tolist()]
+        features = np.concatenate([rows.features, arrays["features"].T])
+        bound_us = np.concatenate([rows.bound_us, arrays["bound_us"]])
+        fold = np.concatenate([folds[rows.owner], np.array(names, np.intp)[arrays["architecture"]]])
+    kept = distinct(features)
+    kept = kept[fold[kept] != _UNKNOWN]
+    plain = Questions.of_units(features[kept], bound_us[kept])
+    pairs = fold[kept][:, None].repeat(2, axis=1)
+    if not more:
+        return plain, pairs
+    mixed, places = between(plain, more)
+    return plain.with_more(mixed), np.concatenate([pairs, fold[kept][places]])
+
+
+def keep(out: Path, store: Path, device: str, cache: Path, student: int | None) -> None:
+    """Put cross-fits into the cache; with ``student``, that student is what ``foretell train`` takes."""
+    for file in sorted(out.glob("*.npz")):
+        name = file.stem
+        if name.startswith(STUDENT):
+            continue
+        if name == ALL_DATA and student:
+            file = out / f"{STUDENT}-{student}.npz"
+        target = unit_models.network_files(store, device, cache, [name])[name]
+        write_whole(target, file.read_bytes())
+        click.echo(f"written: {target}")
+
+
+def _write(file: Path, **arrays: NDArray[np.generic]) -> None:
+    data = io.BytesIO()
+    np.savez_compressed(data, allow_pickle=False, **arrays)
+    write_whole(file, data.getvalue())
+
+
+def main() -> None:
+    """Read the options, and do one of the three."""
+    parser = argparse.ArgumentParser(prog="python -m lab.distil.elsewhere")
+    parser.add_argument("verb", choices=("pack", "fit", "keep"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("out", type=Path, nargs="?")
+    parser.add_argument("--store", type=Path, default=Path("data"))
+    parser.add_argument("--cache", type=Path, default=Path("out/training"))
+    parser.add_argument("--device", default="h200")
+    parser.add_argument("--widths", default="320,256", help="of the students; the first ones come before the splits")
+    parser.add_argument("--blocks", type=int, default=4)
+    parser.add_argument("--minutes", type=float, default=2.0, help="for the students of one width")
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--batch", type=int, default=8192)
+    parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--between", type=int, default=3_000_000)
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="of the splits")
+    parser.add_argument("--members", type=int, default=MEMBERS)
+    parser.add_argument("--student", type=int, help="keep the student of this width")
+    options = parser.parse_args()
+    if options.verb == "pack":
+        pack(options.store, options.device, options.cache, options.folder)
+        return
+    if options.verb == "keep":
+        keep(options.folder, options.store, options.device, options.cache, options.student)
+        return
+    device = default_device()
+    student = Fit(
+        blocks=options.blocks, minutes=options.minutes, epochs=options.epochs, batch=options.batch, rate=options.rate,
+        report_s=10.0, bf16=device == "cuda", device=device,
+    )  # fmt: skip
+    settings = Settings(device=options.device, members=options.members, fold_members=FOLD_MEMBERS)
+    widths = [int(width) for width in options.widths.split(",")]
+    fit(options.folder, options.out, widths, student, options.between, settings, options.seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""A fit on a machine without a store leaves files that the product's cache can take."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from foretell.predictors.unit.fit_model import Settings, folds_of
+from foretell.predictors.unit.fit_network import NetworkFit
+from foretell.predictors.unit.network import UnitNetwork
+from foretell.predictors.unit.rows import UnitRows
+from foretell.training.cross_fits import ALL_DATA, cross_fits
+from foretell.training.examples import samples as sample_files
+from foretell.training.judging.protocol import groups_of
+from lab.distil import elsewhere
+from lab.distil.fit import Fit
+from lab.distil.rows import SPACE, Rows
+from tests.small.small_samples import small_samples
+
+WIDTH = 16
+SETTINGS = Settings(
+    members=3, fold_members=2, network=NetworkFit(width=WIDTH, blocks=1, bins=4, embedding=4, epochs=2, batch=8)
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("carried")
+    samples = small_samples()
+    sample_files._save(samples, folder / elsewhere.SAMPLES)
+    rows, folds = UnitRows.of(samples), folds_of(groups_of(samples), SETTINGS)
+    without = folds.copy()
+    without[folds == 3] = -1
+    elsewhere._write(
+        folder / elsewhere.FOLDS, classes=np.zeros(len(rows.counts), np.int16),
+        **{ALL_DATA: folds, "architecture-0": without},
+    )  # fmt: skip
+    some = slice(0, 60)
+    names = np.array([SPACE, groups_of(samples)[0], "nobody"])
+    others = Rows(
+        rows.features[some] + np.float32(0.25), rows.bound_us[some], np.zeros(60), np.arange(60) % 3,
+        np.arange(60) < 6, names,
+    )  # fmt: skip
+    elsewhere.write_rows(others, folder / elsewhere.ROWS)
+    return folder
+
+
+def test_networks_students_and_splits_are_files_that_the_cache_can_take(folder: Path, tmp_path: Path) -> None:
+    fit = Fit(blocks=1, minutes=1.0, epochs=2, batch=32)
+    elsewhere.fit(folder, tmp_path, (WIDTH, 8), fit, 100, SETTINGS, 1)
+    assert {file.stem for file in tmp_path.glob("*.npz")} == {ALL_DATA, "student-16", "student-8", "architecture-0"}
+    samples = small_samples()
+    folds = folds_of(groups_of(samples), SETTINGS)
+    for name, members in ((ALL_DATA, 3), ("student-16", 1), ("student-8", 1)):
+        (read,) = cross_fits(samples, {name: folds}, SETTINGS, {name: tmp_path / f"{name}.npz"}).values()
+        network = UnitNetwork.load(read.network)
+        assert network.members == members
+        assert network.is_distilled == name.startswith("student")
+        assert np.isfinite(read.predictions.log_ratio).all()
+        assert len(read.predictions.log_ratio) == sum(len(sample.units) for sample in samples)
+    # what exists is not made again
+    before = (tmp_path / "student-8.npz").stat().st_mtime_ns
+    elsewhere.fit(folder, tmp_path, (8,), fit, 0, replace(SETTINGS, network=replace(SETTINGS.network, epochs=1)), 1)
+    assert (tmp_path / "student-8.npz").stat().st_mtime_ns == before
+
+
+def test_a_student_of_a_fold_is_asked_about_no_unit_of_its_architectures(folder: Path) -> None:
+    samples = small_samples()
+    folds = folds_of(groups_of(samples), SETTINGS)
+    questions, fold_of_row = elsewhere._questions(samples, folds, folder / elsewhere.ROWS, 200)
+    plain = len(questions) - 200
+    assert set(np.unique(fold_of_row)) <= {-2, 0, 1, 2, 3}
+    own = {questions.encoded.numbers[row].tobytes() for row in range(plain) if fold_of_row[row, 0] == folds[0]}
+    rows = UnitRows.of(samples)
+    asked = elsewhere.Questions.of_units(rows.features, rows.bound_us).encoded.numbers
+    assert {asked[row].tobytes() for row in np.flatnonzero(folds[rows.owner] == folds[0])} <= own
+    # units between two belong to both
+    assert (fold_of_row[plain:, 0] != fold_of_row[plain:, 1]).any()
