@@ -12,6 +12,7 @@ from small.small_samples import QUICK, small_samples, unit_times_us
 
 pytest.importorskip("torch")
 
+from foretell.predictors.unit import fit_network
 from foretell.predictors.unit.fit_network import NetworkFit, default_device, fit_networks
 
 HELD = ("tiny:w24", "tiny:w96", "tiny:w256")
@@ -29,7 +30,9 @@ def learns() -> np.ndarray:
     return np.stack([without, np.ones(len(samples), dtype=bool)])
 
 
-def test_units_of_unseen_samples_are_predicted(rows: UnitRows, learns: np.ndarray) -> None:
+def test_units_of_unseen_samples_are_predicted(
+    rows: UnitRows, learns: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fitted = fit_networks(rows, learns, replace(QUICK.network, epochs=80))
     held_out, all_seen = (networks.log_ratio for networks in fitted.predictions())
     unseen_units = ~learns[0][rows.owner]
@@ -38,6 +41,11 @@ def test_units_of_unseen_samples_are_predicted(rows: UnitRows, learns: np.ndarra
     assert np.median(np.abs(all_seen - truth)) < 0.2
     served = fitted.network([0]).predict(encode(rows.features), rows.bound_us)
     np.testing.assert_allclose(served.log_ratio, held_out, atol=1e-3)
+    # any units can be asked about, some at a time
+    monkeypatch.setattr(fit_network, "_PREDICTED_ROWS", 17)
+    told = fitted.told([0, 1], encode(rows.features), rows.bound_us)
+    np.testing.assert_allclose(told.log_ratio, (held_out + all_seen) / 2, atol=1e-4)
+    np.testing.assert_allclose(told.spread, np.abs(held_out - all_seen) / np.sqrt(2), atol=1e-4)
     unseen = ~learns[0] & rows.is_replayed
     power_w = rows.means(np.exp(held_out) * rows.bound_us, np.asarray(served.power_w))
     assert np.abs(power_w / rows.power_w - 1)[unseen].mean() < 0.1

@@ -30,7 +30,7 @@ from foretell.features.encoded import Encoded, encode
 from foretell.optional import require
 from foretell.predictors.unit.bins import Bins
 from foretell.predictors.unit.blocks import blocks_for, plain_blocks, weights_of
-from foretell.predictors.unit.network import KERNEL_LIMITS, UnitNetwork, UnitPredictions, scaled, weight_names
+from foretell.predictors.unit.network import CLIP_AT, KERNEL_LIMITS, UnitNetwork, UnitPredictions, scaled, weight_names
 from foretell.predictors.unit.rows import UnitRows
 
 FIT_VERSION = 3  # raise it when fitting changes: cached networks are then fitted again
@@ -90,13 +90,24 @@ class FittedNetworks:
     def predictions(self) -> Iterator[UnitPredictions]:
         """The predictions of each network in turn, for all rows of the fit."""
         for number in range(len(self._arrays["embedding"])):
-            yield self._predicted([number], self._data)
+            yield UnitPredictions.mean_of(*self._predicted([number], self._data))
 
     def told(self, members: Sequence[int], units: Encoded, bound_us: NDArray[np.float64]) -> UnitPredictions:
         """What some of the networks say together of any units."""
-        return self._predicted(members, self._data.of(units, bound_us))
+        parts: list[tuple[list[NDArray[np.float64]], list[NDArray[np.float64]]]] = []
+        for start in range(0, len(bound_us), _PREDICTED_ROWS):
+            part = slice(start, start + _PREDICTED_ROWS)
+            data = self._data.of(units, bound_us, part)
+            parts.append(self._predicted(members, data))
+        ratios, powers = (
+            [np.concatenate(own) for own in zip(*column, strict=True)] for column in zip(*parts, strict=True)
+        )
+        return UnitPredictions.mean_of(ratios, powers)
 
-    def _predicted(self, members: Sequence[int], data: "_Data | _Units") -> UnitPredictions:
+    def _predicted(
+        self, members: Sequence[int], data: "_Data | _Units"
+    ) -> tuple[list[NDArray[np.float64]], list[NDArray[np.float64]]]:
+        """Log ratios and powers of each of the networks."""
         torch = self._data.torch
         ratios, powers = [], []
         for number in members:
@@ -110,7 +121,7 @@ class FittedNetworks:
                     power += [power_w[0].double().cpu().numpy()] if power_w is not None else []
             ratios.append(np.concatenate(ratio))
             powers += [np.concatenate(power)] if power else []
-        return UnitPredictions.mean_of(ratios, powers)
+        return ratios, powers
 
     def network(self, members: list[int]) -> UnitNetwork:
         """Some of the networks as the members of one."""
@@ -175,13 +186,17 @@ class _Data:
     def _tensor(self, values: NDArray[Any]) -> Any:
         return self.torch.tensor(np.asarray(values, np.float32), device=self.device)
 
-    def of(self, units: Encoded, bound_us: NDArray[np.float64]) -> "_Units":
-        """Other units, as the networks of this fit read them."""
-        numbers = scaled(self.bins.with_positions(units.numbers), self.middle, self.spread)
-        codes = self.torch.tensor(units.operators.clip(0, _CODES - 1), device=self.device)
-        return _Units(
-            self.device, self._tensor(numbers), codes, self._tensor(units.launches), self._tensor(bound_us), self.most_w
-        )
+    def of(self, units: Encoded, bound_us: NDArray[np.float64], part: slice) -> "_Units":
+        """Some other units, as the networks of this fit read them."""
+        torch = self.torch
+        numbers = self._tensor(units.numbers[part])
+        columns = torch.tensor(self.bins.columns, device=self.device)
+        through = (numbers[:, columns] - self._tensor(self.bins.lows)) / self._tensor(self.bins.widths)
+        positions = torch.cat([numbers, through.clamp_(0.0, 1.0)], dim=1)
+        positions = ((positions - self._tensor(self.middle)) / self._tensor(self.spread)).clamp_(-CLIP_AT, CLIP_AT)
+        codes = torch.tensor(units.operators[part].clip(0, _CODES - 1), device=self.device)
+        launches, bounds = self._tensor(units.launches[part]), self._tensor(bound_us[part])
+        return _Units(self.device, positions, codes, launches, bounds, self.most_w)
 
     def rows_of(self, samples: Any) -> tuple[Any, Any]:
         """The rows of some samples, and for each row the position of its sample."""
