@@ -71,6 +71,8 @@ REMADE = (
            (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.dippm.rate_finder {_SET} --seeds 3")),
     Remade("convolutions", None, ("lab.papers.downscaling.convolutions",), 1),
     Remade("tensor-cores", None, ("lab.papers.downscaling.tensor_cores",), 0.1),
+    # the counters are taken by python -m lab.campaigns.roofline, on a GPU with ncu
+    Remade("hierarchical-roofline", "reports/hierarchical-roofline.md", ("lab.papers.downscaling.hierarchy",)),
     Remade("downscaling", "reports/downscaling.md", ("lab.papers.downscaling.costs",), 0.2),
     Remade("networks", "reports/evaluation.md",
            (f"lab evaluate {_NETWORKS} --processes 6 --fit-seconds 48 --only-networks",

@@ -34,6 +34,19 @@ def test_measured_against_the_catalogue(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "cache" / "ceilings.json").exists()
 
 
+def test_l1_and_plain_fp16_are_shown_where_they_were_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "L1" not in run(capsys, "characterise")
+    more = replace(H200, l1_gb_per_s=29000.0, plain_tflops={"fp16": 107.04})
+    monkeypatch.setattr(ceilings_measured, "measure_ceilings", lambda device: more)
+    shown = run(capsys, "characterise").splitlines()
+    assert next(line for line in shown if "L1" in line).split()[-4:] == ["29,000", "–", "–", "GB/s"]
+    assert next(line for line in shown if "plain fp16" in line).split()[-4:] == ["107", "134", "80%", "TFLOP/s"]
+    entry = tomllib.loads(run(capsys, "characterise", "--toml"))["ceilings"]["h200"]
+    assert (entry["l1_gb_per_s"], entry["plain_tflops"]) == (29000.0, {"fp16": 107.04})
+
+
 def test_ceilings_of_a_processor_are_in_gflops(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

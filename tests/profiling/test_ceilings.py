@@ -10,6 +10,7 @@ import pytest
 from foretell.errors import MeasurementError
 from foretell.profiling import ceilings as ceilings_measured
 from foretell.profiling.ceilings import Bench, check_whole_device, largest_cache, measure_ceilings
+from foretell.profiling.jit_kernels import Loop
 
 
 def test_ceilings_of_this_processor_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,6 +25,7 @@ def test_ceilings_of_this_processor_are_measured(monkeypatch: pytest.MonkeyPatch
     assert ceilings.dram_set_mib in (4, 8)
     assert ceilings.cache_set_mib in (0.125, 0.25, 0.5)
     assert "tf32" not in ceilings.tflops, "a processor has none"
+    assert (ceilings.l1_gb_per_s, ceilings.plain_tflops) == (None, {})
 
 
 def test_arrays_that_fit_into_the_cache_give_no_memory_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,3 +118,35 @@ def test_long_runs_are_timed_one_by_one() -> None:
 
     assert fastest(cuda, slow) == pytest.approx(0.05)
     assert cuda.captured == 0
+
+
+class FakeLoops(Bench):
+    """A device whose loops take a second of which the work is known."""
+
+    def fastest(self, run: Callable[[], object], budget_s: float) -> float:
+        run()
+        return 1.0
+
+
+def loops(monkeypatch: pytest.MonkeyPatch, make: Callable[..., object], cache_per_s: float) -> tuple[object, object]:
+    properties = SimpleNamespace(multi_processor_count=2)
+    torch = SimpleNamespace(cuda=SimpleNamespace(get_device_properties=lambda number: properties))
+    monkeypatch.setattr(ceilings_measured, "load_loop", make)
+    monkeypatch.setattr(ceilings_measured, "half_loop", make)
+    return FakeLoops(torch, "cuda").loops(0.0, cache_per_s)
+
+
+def test_l1_and_plain_fp16_are_the_work_of_loops_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(torch: object, sms: int) -> Loop:
+        return Loop(lambda: None, 100.0 * sms)
+
+    assert loops(monkeypatch, make, 150.0) == (200.0, 200.0)
+    assert loops(monkeypatch, make, 250.0) == (None, 200.0), "slower than the L2: these loads did not come from L1"
+
+
+@pytest.mark.parametrize("error", [AttributeError("no jiterator"), RuntimeError("no such instruction")])
+def test_loops_that_cannot_run_give_no_ceiling(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def make(torch: object, sms: int) -> Loop:
+        raise error
+
+    assert loops(monkeypatch, make, 0.0) == (None, None)

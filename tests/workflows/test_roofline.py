@@ -70,6 +70,15 @@ def test_measured_ceilings_replace_the_peaks() -> None:
     assert "a thesis" in chart.notes[0]
 
 
+def test_l1_and_plain_fp16_are_roofs_where_they_were_measured() -> None:
+    write_own_ceilings({A100.id: replace(MEASURED, l1_gb_per_s=19287.3, plain_tflops={"fp16": 58.8})})
+    rates = {roof.name: (roof.per_s, roof.measured) for roof in of_product(slice_sms=27).roofs}
+    assert rates["L1"] == (pytest.approx(19287.3e9 / 4), True), "every SM has its own"
+    half = {roof.name: roof for roof in of_product("fp16").roofs}
+    assert (half["fp16"].per_s, half["fp16"].measured, half["fp16"].used) == (pytest.approx(58.8e12), True, False)
+    assert "fp16" not in rates, "of no use to fp32"
+
+
 def test_half_precision_reaches_for_the_tensor_cores() -> None:
     used = {roof.name for roof in of_product("fp16").roofs if roof.used}
     assert used == {"HBM", "bf16, fp16 tensor cores"}

@@ -10,7 +10,7 @@ from foretell.cli import options
 from foretell.rendering.terminal.numbers import ABSENT, number
 from foretell.rendering.terminal.printable import printable
 from foretell.rendering.terminal.progress import working
-from foretell.units import gflops_from_tflops
+from foretell.units import KIB, gflops_from_tflops
 
 if TYPE_CHECKING:
     from foretell.devices import Device
@@ -44,6 +44,7 @@ def _show(ceilings: "Ceilings", measured: "MeasuredCeilings") -> None:
 
     from foretell.devices import find_device
     from foretell.errors import DeviceError
+    from foretell.profiling.jit_kernels import L1_SET_BYTES
     from foretell.rendering.terminal.prediction import console
 
     try:
@@ -62,6 +63,11 @@ def _show(ceilings: "Ceilings", measured: "MeasuredCeilings") -> None:
     for name, rate in rates.items():
         if rate is not None:
             table.add_row(name, f"streams, {number(sizes[name] or 0)} MiB", *_cells(rate, peaks[name]), "GB/s")
+    if measured.l1_gb_per_s is not None:
+        table.add_row("L1", f"loads, {L1_SET_BYTES // KIB} KiB", *_cells(measured.l1_gb_per_s, None), "GB/s")
+    for name, tflops in measured.plain_tflops.items():
+        peak = known.vector_tflops.get(name) if known else None
+        table.add_row(f"plain {name}", "multiply-adds", *_cells(tflops, peak), "TFLOP/s")
     for name, tflops in measured.tflops.items():
         peak = _peak(known, name)
         # CPUs are about a thousand times slower, so their rates are in GFLOP/s.

@@ -4,13 +4,14 @@ After C. Yang et al., Hierarchical roofline performance analysis for deep learni
 and triads over buffers much larger than the last-level cache for the memory, over buffers that fit into it for the
 cache, and large square matrix products by number format. Bytes are counted as STREAM counts them: each operand once.
 The time of an empty launch is subtracted, because reading a cache takes a few microseconds. The best repeat counts.
+On NVIDIA GPUs two loops add what no operator of PyTorch reaches alone: fp16 without tensor cores, and loads from L1.
 """
 
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from foretell.devices import find_device
 from foretell.errors import DeviceError, MeasurementError
 from foretell.optional import require
 from foretell.profiling.environment import describe
+from foretell.profiling.jit_kernels import Loop, half_loop, load_loop
 from foretell.profiling.runtimes.cpu import Reference
 from foretell.units import GIGA, KIB, MIB, TERA, bytes_from_mib, mib, ms, seconds_from_ms
 
@@ -57,6 +59,8 @@ class MeasuredCeilings:
     product_sizes: Mapping[str, int]
     took_s: float
     reference_ms: float | None = None  # of a CPU: the product that campaigns time beside every workload, on one core
+    l1_gb_per_s: float | None = None
+    plain_tflops: Mapping[str, float] = field(default_factory=dict)  # of a GPU: fp16 without tensor cores
 
 
 def measure_ceilings(
@@ -92,6 +96,7 @@ def measure_ceilings(
             number_format: bench.best_product(number_format, limit, budget_s * 3 / 5 / len(formats))
             for number_format in formats
         }
+        l1, half = bench.loops(budget_s / 20, cache_rate[0] if cache_rate else 0.0) if kind == "cuda" else (None, None)
     reached = {number_format: result for number_format, result in products.items() if result is not None}
     return MeasuredCeilings(
         kind=kind,
@@ -110,6 +115,8 @@ def measure_ceilings(
         product_sizes={number_format: result[1] for number_format, result in reached.items()},
         took_s=time.perf_counter() - started,
         reference_ms=ms(bench.reference_s()) if kind == "cpu" else None,
+        l1_gb_per_s=l1 / GIGA if l1 else None,
+        plain_tflops={"fp16": half / TERA} if half else {},
     )
 
 
@@ -199,6 +206,22 @@ class Bench:
         a, b, c = (torch.randn((size, size), device=self._kind).to(dtype) for _ in range(3))
         with _tf32(torch, number == "tf32"):
             return self.fastest(lambda: torch.mm(a, b, out=c), budget_s)
+
+    def loops(self, budget_s: float, cache_per_s: float) -> tuple[float | None, float | None]:
+        """Bytes/s of loads from L1 and FLOP/s of fp16 without tensor cores; None for what cannot run here.
+
+        A rate that is not above that of the last-level cache ``cache_per_s`` did not come from L1.
+        """
+        loads = self._loop(load_loop, budget_s)
+        return (loads if loads and loads > cache_per_s else None), self._loop(half_loop, budget_s)
+
+    def _loop(self, make: Callable[[Any, int], Loop], budget_s: float) -> float | None:
+        """The rate of a loop; None where there is no jiterator, or no such instruction."""
+        try:
+            loop = make(self._torch, self._torch.cuda.get_device_properties(0).multi_processor_count)
+            return loop.work / self.fastest(loop.run, budget_s)
+        except (AttributeError, RuntimeError):
+            return None
 
     def reference_s(self) -> float:
         """Seconds of the reference product of campaigns, on one thread."""

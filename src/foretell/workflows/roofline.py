@@ -149,7 +149,7 @@ def with_measured_peaks(device: Device, ceilings: Ceilings | None) -> Device:
     tensor = {k: v for k, v in ceilings.tflops.items() if k not in plain}
     return replace(
         device,
-        vector_tflops={**device.vector_tflops, **plain},
+        vector_tflops={**device.vector_tflops, **plain, **ceilings.plain_tflops},
         tensor_tflops={**device.tensor_tflops, **tensor},
         bandwidth_gb_per_s=ceilings.dram_gb_per_s or device.bandwidth_gb_per_s,
     )
@@ -171,6 +171,9 @@ def roofs_of(hardware: Hardware, ceilings: Ceilings | None, used: Set[tuple[str,
         part = hardware.slice.l2_fraction if hardware.slice else 1.0
         cache = "last-level cache" if device.is_cpu else "L2"
         roofs.append(Roof(cache, "memory", bytes_per_s(ceilings.cache_gb_per_s * part), False, True, source))
+    if ceilings is not None and ceilings.l1_gb_per_s is not None:
+        rate = bytes_per_s(ceilings.l1_gb_per_s * hardware.sm_fraction)  # every SM has its own
+        roofs.append(Roof("L1", "memory", rate, False, True, source))
     peaks = {hardware.peak_tflops(name, tensor_cores=tensor) for name, tensor in used}
     plain = hardware.peak_tflops("fp32", tensor_cores=False)
     rates: dict[tuple[float, bool], list[str]] = {}
@@ -179,10 +182,13 @@ def roofs_of(hardware: Hardware, ceilings: Ceilings | None, used: Set[tuple[str,
             rate = hardware.peak_tflops(name, tensor_cores=tensor)
             # Formats that the workload does not use are shown only if they would be faster.
             faster = name in _SHOWN_FORMATS and (tensor or device.is_cpu) and rate > plain
-            if name == "fp32" or faster or (name, tensor) in used:
+            beside = not tensor and ceilings is not None and name in ceilings.plain_tflops and (name, True) in used
+            if name == "fp32" or faster or beside or (name, tensor) in used:
                 rates.setdefault((rate, tensor), []).append(name)
     for (rate, tensor), names in rates.items():
-        timed = ceilings.tflops if ceilings and (tensor or device.is_cpu or names == ["fp32"]) else {}
+        timed: Mapping[str, float] = {}
+        if ceilings is not None:
+            timed = ceilings.tflops if tensor or device.is_cpu or names == ["fp32"] else ceilings.plain_tflops
         measured = all(name in timed for name in names)
         label = ", ".join(names) + (" tensor cores" if tensor else "")
         where = source if measured else _CATALOGUE

@@ -50,6 +50,12 @@ def test_what_is_measured_is_kept_beside_what_others_reached(monkeypatch: pytest
     assert read_own_ceilings() == {"cpu": slower, "h200": gpu}
 
 
+def test_l1_and_plain_fp16_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    measuring(monkeypatch, replace(GPU, l1_gb_per_s=29000.0, plain_tflops={"fp16": 107.0}))
+    kept = read_own_ceilings()["h200"]
+    assert (kept.l1_gb_per_s, kept.plain_tflops) == (29000.0, {"fp16": 107.0})
+
+
 def test_a_measurement_has_its_device_date_and_how_it_was_made() -> None:
     ceilings = ceilings_of(GPU)
     assert (ceilings.device, ceilings.date) == ("h200", "2026-11-15")

@@ -61,6 +61,8 @@ def test_what_nobody_can_read_of_another_gpu_is_asked_for(tmp_path):
     device = read_device(tmp_path / "my.toml")
     assert (device.vector_tflops, device.tensor_tflops) == ({"fp32": 80.0}, {"fp16": 150.0})
     assert device.bandwidth_gb_per_s == 850.0
+    ceilings = Ceilings("x", "x", "2026-11-16", "a test", 850.0, None, rates, plain_tflops={"fp16": 141.5})
+    assert tomllib.loads(describe_gpu(gpu, ceilings).text)["vector_tflops"] == {"fp32": 80.0, "fp16": 141.5}
 
 
 def test_a_cpu_is_described_from_linux_and_its_ceilings(tmp_path):

@@ -5,11 +5,14 @@ kernel, which no model uses, before and after each run; the kernels between two 
 """
 
 import csv
+import math
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from foretell.errors import MeasurementError
 from foretell.units import KILO
@@ -25,6 +28,7 @@ OPTIONS = (
 )  # fmt: skip
 
 _CALL = re.compile(r"foretell-call-(\d+)")
+_UNIT = "unit of "
 _INSTALL_PATTERNS = ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda*/bin/ncu")
 _MICROSECONDS = {
     "ns": 1 / KILO, "nsecond": 1 / KILO, "us": 1.0, "usecond": 1.0, "ms": KILO, "msecond": KILO,
@@ -42,6 +46,27 @@ class Counters:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     call: int | None = None
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """One kernel with all its metrics, in bytes, microseconds and counts; what ncu could not count is absent."""
+
+    name: str
+    call: int | None
+    values: Mapping[str, float]
+
+
+class Named(Protocol):
+    """A kernel that has a name."""
+
+    @property
+    def name(self) -> str:
+        """As ncu prints it."""
+        ...
+
+
+Kernel = TypeVar("Kernel", bound=Named)
 
 
 def call_name(number: int) -> str:
@@ -67,6 +92,26 @@ def read_counters(lines: Iterable[str]) -> list[Counters]:
 
     Both layouts can be read: one row for each metric (``details``), and one row for each kernel (``raw``).
     """
+    return [kernel for kernel in map(_counters, _kernels(lines)) if kernel is not None]
+
+
+def read_metrics(lines: Iterable[str]) -> list[Metrics]:
+    """The kernels in the output of ``ncu --csv --print-units base``, in order, with whatever was counted of them."""
+    found = []
+    for values in _kernels(lines):
+        counted = {}
+        for name, text in values.items():
+            # names of metrics have two underscores after their unit of the chip; those of columns have none
+            if re.match(r"[a-z0-9]+__", name):
+                with suppress(ValueError):  # n/a
+                    counted[name] = _number(text) * _MICROSECONDS.get(values.get(_UNIT + name, ""), 1.0)
+        counted = {name: value for name, value in counted.items() if math.isfinite(value)}
+        found.append(Metrics(values.get("Kernel Name", ""), _call(values), counted))
+    return found
+
+
+def _kernels(lines: Iterable[str]) -> list[dict[str, str]]:
+    """The columns and metrics of each kernel as texts, with the units of metrics."""
     header: list[str] = []
     units: dict[str, str] = {}
     kernels: dict[str, dict[str, str]] = {}
@@ -78,22 +123,21 @@ def read_counters(lines: Iterable[str]) -> list[Counters]:
             continue
         values = dict(zip(header, row, strict=True))
         if not values["ID"]:  # the second line of the raw layout has the units
-            units = values
+            units = {_UNIT + name: unit for name, unit in values.items()}
             continue
-        kernel = kernels.setdefault(values["ID"], {"unit": units.get(DURATION, "")})
+        kernel = kernels.setdefault(values["ID"], dict(units))
         kernel |= values
         if "Metric Name" in values:
             kernel[values["Metric Name"]] = values["Metric Value"]
-            if values["Metric Name"] == DURATION:
-                kernel["unit"] = values["Metric Unit"]
-    return [kernel for kernel in map(_counters, kernels.values()) if kernel is not None]
+            kernel[_UNIT + values["Metric Name"]] = values["Metric Unit"]
+    return list(kernels.values())
 
 
 def _counters(values: dict[str, str]) -> Counters | None:
     try:
         return Counters(
             name=values["Kernel Name"],
-            duration_us=round(_number(values[DURATION]) * _MICROSECONDS[values["unit"]], 6),
+            duration_us=round(_number(values[DURATION]) * _MICROSECONDS[values[_UNIT + DURATION]], 6),
             occupancy_pct=_number(values[OCCUPANCY]),
             grid=_sizes(values.get("Grid Size", "")),
             block=_sizes(values.get("Block Size", "")),
@@ -119,10 +163,10 @@ def _sizes(text: str) -> tuple[int, int, int]:
     return x, y, z
 
 
-def split_ranges(kernels: Sequence[Counters]) -> list[list[Counters]]:
+def split_ranges(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
     """The kernels between each pair of markers; a range whose end is missing is left out."""
-    ranges: list[list[Counters]] = []
-    inside: list[Counters] | None = None
+    ranges: list[list[Kernel]] = []
+    inside: list[Kernel] | None = None
     for kernel in kernels:
         if MARKER in kernel.name:
             if inside is not None:

@@ -52,6 +52,8 @@ def ceilings_of(measured: "MeasuredCeilings") -> Ceilings:
         measured.cache_gb_per_s,
         dict(measured.tflops),
         measured.reference_ms,
+        measured.l1_gb_per_s,
+        dict(measured.plain_tflops),
     )
 
 

@@ -133,7 +133,8 @@ def _reached(ceilings: Ceilings | None, kind: str) -> dict[str, object]:
     rates = {name: float(f"{rate:.4g}") for name, rate in ceilings.tflops.items()}
     vector = rates if kind == "cpu" else {name: rates[name] for name in ("fp64", "fp32") if name in rates}
     if "fp32" in vector:
-        facts["vector_tflops"] = vector
+        plain = {name: float(f"{rate:.4g}") for name, rate in ceilings.plain_tflops.items()}
+        facts["vector_tflops"] = vector | plain
     tensor = {name: rate for name, rate in rates.items() if name not in vector}
     return facts | ({"tensor_tflops": tensor} if tensor else {})
 
