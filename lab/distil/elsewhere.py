@@ -156,6 +156,7 @@ def fit_students(
     like = fitted.network(parts[-1])
     is_member = fit.width == settings.network.width and fit.blocks == settings.network.blocks
     starts = [started(fitted.network(members[:1]), 0) for members in parts] if is_member else []
+    fit = replace(fit, rate=fit.rate / 2) if is_member else fit  # a member knows nearly all of it already
     students = distil(questions, answers, like, learns, fit, starts, log)
     # as they will be read: with weights in 8 bits
     stored = [UnitNetwork.load(student.to_bytes()) for student in students]
@@ -230,6 +231,7 @@ def main() -> None:
     parser.add_argument("--between", type=int, default=3_000_000)
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="of the splits")
     parser.add_argument("--members", type=int, default=MEMBERS)
+    parser.add_argument("--network-epochs", type=int, help="fewer epochs of the networks, for a trial")
     parser.add_argument("--student", type=int, help="keep the student of this width")
     options = parser.parse_args()
     if options.verb == "pack":
@@ -244,6 +246,8 @@ def main() -> None:
         report_s=10.0, bf16=device == "cuda", device=device,
     )  # fmt: skip
     settings = Settings(device=options.device, members=options.members, fold_members=FOLD_MEMBERS)
+    if options.network_epochs:
+        settings = replace(settings, network=replace(settings.network, epochs=options.network_epochs))
     widths = [int(width) for width in options.widths.split(",")]
     fit(options.folder, options.out, widths, student, options.between, settings, options.seeds)
 

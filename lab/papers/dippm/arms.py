@@ -6,6 +6,8 @@ training graphs. Ten epochs over a set that is twenty times smaller are twenty t
 twice: with ten epochs, and with as many steps as the paper.
 """
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,6 +17,8 @@ BLOCKS = ("dippm", "gcn", "gat", "gin", "mlp")
 TABLE_4_STEPS = 73_560
 NARROW_EPOCHS, NARROW_STEPS = 150, 20_000  # what a core can run
 _TARGETS = ("latency_ms", "energy_j", "device_memory_mib", "memory_mib")
+_RAW_TARGETS = ("latency_ms", "energy_j", "memory_mib")  # of the published code, where device memory is not known
+_LEAST_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def narrowed(arm: Arm, width: int) -> Arm:
     return replace(arm, recipe=replace(arm.recipe, width=width))
 
 
-Part = Literal["main", "others", "published", "table-4", "narrow", "narrow-tables", "thesis-mlp"]
+Part = Literal["main", "others", "published", "table-4", "narrow", "narrow-tables", "thesis-mlp", "grid"]
 
 
 def arms(part: Part) -> list[Arm]:
@@ -56,6 +60,8 @@ def arms(part: Part) -> list[Arm]:
         return _narrow()
     if part == "narrow-tables":
         return _narrow_tables()
+    if part == "grid":
+        return _grid()
     if part == "thesis-mlp":
         return [_published_mlp(seed) for seed in range(3)]
     if part == "main":
@@ -115,6 +121,35 @@ def _narrow_tables() -> list[Arm]:
             squares = replace(arm.recipe, loss="mse")
             found.append(replace(arm, name=f"{arm.name} mse", recipe=squares, steps=steps))
     return found
+
+
+def _grid() -> list[Arm]:
+    """The study on data in kind: DIPPM by chance and on unseen architectures, its rivals, squares, and Table 4.
+
+    Peak memory stands for device memory, which a process that measures many settings cannot read.
+    """
+    rivals = [_best(block, "grid", "random", 0, 300) for block in BLOCKS[1:]]
+    dippm = [_best("dippm", "grid", "random", seed, 300) for seed in range(3)]
+    squares = replace(dippm[0], name="dippm mse", recipe=replace(dippm[0].recipe, loss="mse"))
+    best = [dippm[0], _best("dippm", "grid", "architecture", 0, 300), *rivals, squares, *dippm[1:]]
+    tables = [
+        replace(arm, subset="grid", seconds=seconds, recipe=replace(arm.recipe, targets=_RAW_TARGETS))
+        for arm in sorted(arms("table-4"), key=lambda arm: arm.steps is None)  # the longer ones are started first
+        for seconds in [240.0 if arm.steps else 120.0]
+        if arm.seed == 0
+    ]
+    return [*best, *tables]
+
+
+def measured_targets(recipe: Recipe, truths: Sequence[Mapping[str, float]]) -> Recipe:
+    """The recipe without the targets that less than a twentieth of the workloads have."""
+    kept = [
+        place
+        for place, name in enumerate(recipe.targets)
+        if sum(math.isfinite(truth.get(name, math.nan)) for truth in truths) >= max(_LEAST_SHARE * len(truths), 1)
+    ]
+    units = tuple(recipe.units[place] for place in kept) if recipe.units else ()
+    return replace(recipe, targets=tuple(recipe.targets[place] for place in kept), units=units)
 
 
 def _published_mlp(seed: int) -> Arm:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from foretell.datasets.splits import TEST, TRAIN, VALIDATION
 from foretell.files import write_whole
 from foretell.predictors.unit.fit_network import default_device
-from lab.papers.dippm.arms import Arm, arms, narrowed
+from lab.papers.dippm.arms import Arm, arms, measured_targets, narrowed
 from lab.papers.dippm.sets import Labelled, read_set, split_rows, subset
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def fit_arm(
     if seconds < _LEAST_S / 2:
         return "no time left"
     samples = {side: [(row.graph, row.truth) for row in parts[side]] for side in (TRAIN, VALIDATION)}
-    recipe = arm.sized(len(parts[TRAIN]))
+    recipe = measured_targets(arm.sized(len(parts[TRAIN])), [row.truth for row in parts[TRAIN]])
     checkpoint = out / "checkpoints" / f"{arm.key}.pt"
     try:
         fitted = fit(
@@ -182,7 +182,7 @@ def self_test(rows: Sequence[Labelled]) -> None:
     samples = [(row.graph, row.truth) for row in parts[TRAIN][:96]]
     for name in ("dippm", "gat"):
         arm = next(arm for arm in arms("main") if arm.name == name)
-        recipe = replace(arm.recipe, epochs=3, dropout=0.0)
+        recipe = measured_targets(replace(arm.recipe, epochs=3, dropout=0.0), [truth for _, truth in samples])
         plain, captured = (
             fit(samples, samples, recipe, device=default_device(), captured=how).history[-1]["loss"]
             for how in (False, True)

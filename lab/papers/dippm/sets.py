@@ -55,22 +55,31 @@ def family_of(spec: str) -> str | None:
 
 def write_set(samples: Sequence[Sample], graphs: Mapping[str, GraphArrays], file: Path) -> None:
     """All captured samples and their graphs, as one file."""
-    chosen = [sample for sample in samples if sample.captured]
+    rows = [
+        Labelled(s.workload_id, s.spec, s.family, s.setting.mode, graphs[s.workload_id], s.truth)
+        for s in samples
+        if s.captured
+    ]
+    write_labelled(rows, file)
+
+
+def write_labelled(rows: Sequence[Labelled], file: Path) -> None:
+    """Workloads with their graphs, as one file; a truth that is missing is NaN."""
     data = io.BytesIO()
     np.savez_compressed(
         data,
         allow_pickle=False,
-        **pack({sample.workload_id: graphs[sample.workload_id] for sample in chosen}),
-        specs=np.array([sample.spec for sample in chosen]),
-        families=np.array([sample.family for sample in chosen]),
-        modes=np.array([sample.setting.mode for sample in chosen]),
-        truths=np.array([[sample.truth[name] for name in TRUTHS] for sample in chosen], np.float64),
+        **pack({row.workload_id: row.graph for row in rows}),
+        specs=np.array([row.spec for row in rows]),
+        families=np.array([row.family for row in rows]),
+        modes=np.array([row.mode for row in rows]),
+        truths=np.array([[row.truth.get(name, np.nan) for name in TRUTHS] for row in rows], np.float64),
     )
     write_whole(file, data.getvalue())
 
 
 def read_set(file: Path) -> list[Labelled]:
-    """The workloads that `write_set` wrote."""
+    """The workloads that `write_labelled` wrote."""
     with np.load(file, allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
     facts = zip(
@@ -86,8 +95,10 @@ def read_set(file: Path) -> list[Labelled]:
 def subset(rows: Sequence[Labelled], name: str) -> list[Labelled]:
     """``families``: the ten of the paper; ``vision``: timm and torchvision; ``inference``: prefill and decode, too.
 
-    ``training`` are all training steps.
+    ``training`` are all training steps. ``grid`` is all of a set that `lab.papers.dippm.grid_set` made.
     """
+    if name == "grid":
+        return list(rows)
     if name == "training":
         return [row for row in rows if row.mode == "training"]
     if name == "inference":

@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -7,7 +8,7 @@ import pytest
 
 from foretell.datasets.splits import TEST, TRAIN, VALIDATION
 from lab.papers.dippm import fits
-from lab.papers.dippm.arms import NARROW_STEPS, TABLE_4_STEPS, Arm, arms, narrowed
+from lab.papers.dippm.arms import NARROW_STEPS, TABLE_4_STEPS, Arm, arms, measured_targets, narrowed
 from lab.papers.dippm.sets import Labelled, family_of, read_set, split_rows, subset, write_set
 from small.tiny_workloads import tiny_recipe, tiny_samples
 
@@ -86,6 +87,27 @@ def test_narrow_arms_are_for_a_cpu_and_say_their_width():
     assert {arm.steps for arm in arms("narrow-tables")} == {None, NARROW_STEPS}
     (mlp, *_) = arms("thesis-mlp")
     assert (mlp.recipe.published, mlp.recipe.loss, mlp.recipe.block, mlp.subset) == (True, "mse", "none", "training")
+
+
+def test_arms_of_the_grid_are_fitted_to_what_was_measured_there():
+    planned = arms("grid")
+    assert len({arm.key for arm in planned}) == len(planned)
+    assert {arm.subset for arm in planned} == {"grid"}
+    assert {arm.name for arm in planned} >= {"dippm", "gcn", "gat", "gin", "mlp", "dippm mse", "mlp ten epochs"}
+    truths = [{"latency_ms": 1.0, "memory_mib": 2.0, "energy_j": math.nan}] * 100
+    for arm in planned:
+        recipe = measured_targets(arm.recipe, truths)
+        assert recipe.targets == ("latency_ms", "memory_mib")
+        assert len(recipe.units) == (2 if recipe.published else 0)
+        if recipe.published:
+            assert recipe.units == (arm.recipe.units[0], arm.recipe.units[2])
+
+
+def test_a_target_of_a_few_workloads_is_not_fitted():
+    (arm, *_) = arms("main")
+    few = [dict.fromkeys(arm.recipe.targets, 1.0)] * 4 + [{"latency_ms": 1.0}] * 96
+    assert measured_targets(arm.recipe, few).targets == ("latency_ms",)
+    assert measured_targets(arm.recipe, few[:4]) == arm.recipe
 
 
 def test_steps_become_epochs_and_every_arm_has_a_file_of_its_own():

@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from lab.papers.dippm.report import Fitted, by_family, render
+from lab.papers.dippm.report import Fitted, by_family, joint, render
 
 
 def arm(name, seed, factor, last=0.001, planned=500):
@@ -56,3 +58,16 @@ def test_errors_are_shown_by_family_and_the_width_is_said():
     assert "| vit | 2 | 20.0 | 25.0 |" in text
     assert "layers 64 wide" in text
     assert by_family([arm("dippm", 0, 1.2)])["vgg"][0] == 2
+
+
+def test_peak_memory_stands_for_device_memory_where_that_was_not_measured():
+    full = arm("dippm", 0, 1.2)
+    peak = replace(
+        full,
+        truth=full.truth | {"memory_mib": full.truth["device_memory_mib"], "device_memory_mib": np.full(4, np.nan)},
+        predicted={"latency_ms": full.predicted["latency_ms"], "memory_mib": full.predicted["device_memory_mib"]},
+    )
+    assert joint(peak) == pytest.approx(joint(full))
+    text = render([peak])
+    assert "| family | workloads | latency % | memory % |" in text
+    assert "MIG" not in text

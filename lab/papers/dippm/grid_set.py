@@ -1,0 +1,185 @@
+"""Lab: the set of DIPPM's data in kind: the graphs of the grid's settings, joined with what was measured.
+
+``python -m lab.papers.dippm.grid_set graphs`` makes the graphs of all settings that `lab.papers.dippm.grid` plans; that
+takes half an hour of a core, may be stopped, and goes on where it was. ``grid_set pack ROWS.jsonl`` writes what was
+measured into the Parquet file of the repository, and ``grid_set join SET`` makes the set: seconds each.
+"""
+
+import argparse
+import io
+import itertools
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from foretell.datasets.parquet_files import pyarrow
+from foretell.devices import find_device
+from foretell.errors import DataError, ForetellError
+from foretell.files import write_whole
+from foretell.optional import require
+from foretell.predictors.sample import TRUTHS
+from foretell.profiling.workload import Workload
+from foretell.records import Target
+from foretell.training.examples.graphs import GraphKey, make_graph, without_origins
+from foretell.training.examples.workloads import workload_of
+from lab.judging.graph_set import Log, pack, unpack
+from lab.papers.dippm.grid import Row, groups_of, planned_names, read_rows, say, workload_of_row
+from lab.papers.dippm.sets import Labelled, family_of, write_labelled
+from lab.papers.graph_networks.arrays import GraphArrays, extract_graph_arrays
+
+GRAPHS = Path("out/o/grid-graphs")
+# no table of a store has this name: its readers, and the caches named by its files, do not see it
+ROWS = Path("data/h200/2026-11-18-1-families/families.parquet")
+_PART_S = 30.0  # a part of the graphs is written after this time
+_MOST_ERROR = 60  # characters; the rest of an error is often a dump
+_COLUMNS: Mapping[str, str] = {
+    "spec": "string", "dtype": "string", "batch_size": "uint16", "side": "uint16", "latency_ms": "float32",
+    "latency_cv": "float32", "memory_mib": "float32", "reserved_mib": "float32", "power_w": "float32",
+    "energy_j": "float32", "clock_mhz": "uint16", "error": "string",
+}  # fmt: skip
+_SPLIT_BYTES = [name for name, kind in _COLUMNS.items() if kind == "float32"]
+Planned = Mapping[GraphKey, Sequence[Workload]]
+
+
+def planned(names: Sequence[str]) -> Planned:
+    """The settings of some models by graph, in rounds: whenever one stops, every model has as many resolutions."""
+    rounds: list[tuple[int, float, GraphKey, list[Workload]]] = []
+    for name in names:
+        own = sorted((w for _, group in groups_of(name) for w in group), key=lambda w: (w.spec, w.input_shape))
+        groups = [list(group) for _, group in itertools.groupby(own, lambda w: (w.spec, w.input_shape))]
+        draw = random.Random(name)
+        draw.shuffle(groups)
+        for number, group in enumerate(groups):
+            key = GraphKey(group[0].spec, group[0].input_shape, group[0].mode)
+            rounds.append((number, draw.random(), key, group))
+    return {key: group for _, _, key, group in sorted(rounds, key=lambda entry: entry[:2])}
+
+
+def make_graphs(wanted: Planned, folder: Path, device: str, log: Log) -> None:
+    """Make the graphs that a folder of parts lacks; they are as those of the store (`lab.judging.graph_set`)."""
+    known, made, began = set(read_parts(folder)), dict[str, GraphArrays](), time.monotonic()
+    target = Target(find_device(device))
+    missing = {key: group for key, group in wanted.items() if not known.issuperset(item.id for item in group)}
+    log(f"{len(missing)} of {len(wanted)} graphs are to be made")
+    for number, (key, group) in enumerate(missing.items(), 1):
+        try:
+            graph = without_origins(make_graph(key))
+            for item in group:
+                row = {"batch_size": item.batch_size, "mode": item.mode, "dtype": item.dtype}
+                made[item.id] = extract_graph_arrays(workload_of(row, graph, target))
+        except ForetellError as error:
+            log(f"{key.spec} {key.input_shape} has no graph: {error}")
+        if made and (time.monotonic() - began > _PART_S or number == len(missing)):
+            _write_part(folder, made)
+            made, began = {}, time.monotonic()
+            log(f"{number} of {len(missing)} graphs made")
+
+
+def _write_part(folder: Path, graphs: Mapping[str, GraphArrays]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    data = io.BytesIO()
+    np.savez_compressed(data, allow_pickle=False, **pack(graphs))
+    write_whole(folder / f"part-{len(list(folder.glob('part-*.npz'))):04}.npz", data.getvalue())
+
+
+def read_parts(folder: Path) -> dict[str, GraphArrays]:
+    """The graphs in a folder of parts, by workload."""
+    graphs: dict[str, GraphArrays] = {}
+    for file in sorted(folder.glob("part-*.npz")):
+        with np.load(file, allow_pickle=False) as stored:
+            graphs |= unpack(stored)
+    return graphs
+
+
+def pack_rows(rows: Sequence[Row], file: Path) -> None:
+    """Write the rows of a grid as Parquet: the first with a time of each setting, or the first error."""
+    best: dict[str, Row] = {}
+    for row in rows:
+        if "batch_size" not in row:  # a process that ended
+            continue
+        key = workload_of_row(row).id
+        if key not in best or ("latency_ms" in row and "latency_ms" not in best[key]):
+            best[key] = row
+    ordered = sorted(best.values(), key=lambda row: (row["spec"], row["input_shape"], row["batch_size"]))
+    arrow, parquet = pyarrow(), require("pyarrow.parquet", extra="data", purpose="Reading and writing Parquet")
+    flat = [row | {"side": row["input_shape"][-1], "error": row.get("error", "")[:_MOST_ERROR] or None}
+            for row in ordered]  # fmt: skip
+    arrays = [
+        arrow.array([row.get(name) for row in flat], type=arrow.type_for_alias(kind)) for name, kind in _COLUMNS.items()
+    ]
+    data = io.BytesIO()
+    parquet.write_table(
+        arrow.Table.from_arrays(arrays, names=list(_COLUMNS)), data, compression="zstd", compression_level=19,
+        use_dictionary=[name for name in _COLUMNS if name not in _SPLIT_BYTES],
+        column_encoding=dict.fromkeys(_SPLIT_BYTES, "BYTE_STREAM_SPLIT"),
+    )  # fmt: skip
+    write_whole(file, data.getvalue())
+
+
+def unpack_rows(file: Path) -> list[Row]:
+    """The rows that `pack_rows` wrote."""
+    parquet = require("pyarrow.parquet", extra="data", purpose="Reading and writing Parquet")
+    rows = []
+    for stored in parquet.read_table(file).to_pylist():
+        side = stored.pop("side")
+        rows.append({"input_shape": [3, side, side]} | {name: v for name, v in stored.items() if v is not None})
+    return rows
+
+
+def measured_rows(file: Path) -> list[Row]:
+    """The rows of a grid, from the lines of a measurement or from Parquet."""
+    if not file.exists():
+        raise DataError(f"There is no {file}. Measure it with python -m lab.papers.dippm.grid, or name another file.")
+    return unpack_rows(file) if file.suffix == ".parquet" else read_rows(file)
+
+
+def join(rows: Sequence[Row], graphs: Mapping[str, GraphArrays]) -> list[Labelled]:
+    """What was measured and has a graph, each setting once; what was not measured of it is NaN."""
+    found: dict[str, Labelled] = {}
+    for row in rows:
+        if "latency_ms" not in row:
+            continue
+        workload = workload_of_row(row)
+        if workload.id in graphs and workload.id not in found:
+            truth = {name: float(row.get(name, math.nan)) for name in TRUTHS}
+            family = family_of(workload.spec) or "others"
+            found[workload.id] = Labelled(workload.id, workload.spec, family, workload.mode, graphs[workload.id], truth)
+    return list(found.values())
+
+
+def main() -> None:
+    """Make the graphs, pack what was measured, or join both."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    graphs = commands.add_parser("graphs", help="Make the graphs that the folder lacks.")
+    packing = commands.add_parser("pack", help="Write measured lines as Parquet.")
+    joining = commands.add_parser("join", help="Write the set that the arms are fitted to.")
+    packing.add_argument("lines", type=Path, help="The file of python -m lab.papers.dippm.grid.")
+    joining.add_argument("set", type=Path)
+    for command in (graphs, joining):
+        command.add_argument("--graphs", type=Path, default=GRAPHS, help=f"The folder of the graphs [{GRAPHS}].")
+    for command in (packing, joining):
+        command.add_argument("--rows", type=Path, default=ROWS, help=f"The rows; join takes lines, too [{ROWS}].")
+    options = parser.parse_args()
+    if options.command == "graphs":
+        make_graphs(planned(planned_names()), options.graphs, "h200", say)
+    elif options.command == "pack":
+        pack_rows(read_rows(options.lines), options.rows)
+        say(f"{len(unpack_rows(options.rows))} settings in {options.rows.stat().st_size:,} bytes")
+    else:
+        rows = measured_rows(options.rows)
+        labelled = join(rows, read_parts(options.graphs))
+        write_labelled(labelled, options.set)
+        timed = {workload_of_row(row).id for row in rows if "latency_ms" in row}
+        say(f"{len(labelled)} of {len(timed)} measured settings have a graph")
+        families = Counter(row.family for row in labelled)
+        say(", ".join(f"{family} {number}" for family, number in families.most_common()))
+
+
+if __name__ == "__main__":
+    main()

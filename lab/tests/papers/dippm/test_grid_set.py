@@ -1,0 +1,93 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from foretell.datasets.parquet_files import find_files, table_of
+from foretell.errors import DataError, ModelError
+from foretell.testing import tiny_graph
+from foretell.training.examples.graphs import GraphKey
+from lab.papers.dippm import grid_set
+from lab.papers.dippm.grid import groups_of, workload_of_row
+from lab.papers.dippm.sets import read_set, subset, write_labelled
+
+pytest.importorskip("torch")
+pytest.importorskip("pyarrow")
+
+
+def row(batch, **values):
+    return {"spec": "timm:vgg11", "batch_size": batch, "input_shape": [3, 224, 224], "dtype": "fp32", **values}
+
+
+def test_a_round_has_every_model_once():
+    names = ["vgg11", "resnet50", "vit_tiny_patch16_224"]
+    keys = list(grid_set.planned(names))
+    for begin in (0, 3, 6):
+        assert len({key.spec.partition("?")[0] for key in keys[begin : begin + 3]}) == 3
+    planned = grid_set.planned(names)
+    assert sum(map(len, planned.values())) == sum(len(own) for name in names for _, own in groups_of(name))
+    assert all(GraphKey(w.spec, w.input_shape, w.mode) == key for key, own in planned.items() for w in own)
+
+
+def test_graphs_are_made_once_and_what_fails_is_told(tmp_path, monkeypatch):
+    made, lines = [], []
+
+    def make(key):
+        made.append(key)
+        if "vgg13" in key.spec:
+            raise ModelError("no such model")
+        return tiny_graph()
+
+    monkeypatch.setattr(grid_set, "make_graph", make)
+    good = [workload_of_row(row(batch)) for batch in (1, 2)]
+    bad = [replace(good[0], spec="timm:vgg13")]
+    wanted = {GraphKey(own[0].spec, own[0].input_shape, own[0].mode): own for own in (bad, good)}
+    grid_set.make_graphs(wanted, tmp_path, "h200", lines.append)
+    graphs = grid_set.read_parts(tmp_path)
+    assert {name: graph.whole_of(("batch",))[0] for name, graph in graphs.items()} == {good[0].id: 1, good[1].id: 2}
+    assert any("no such model" in line for line in lines)
+    grid_set.make_graphs(wanted, tmp_path, "h200", lines.append)
+    assert [key.spec for key in made] == ["timm:vgg13", "timm:vgg11", "timm:vgg13"]
+    assert set(grid_set.read_parts(tmp_path)) == set(graphs)
+
+
+def test_rows_survive_parquet(tmp_path):
+    rows = [
+        row(2, latency_ms=1.5, latency_cv=0.25, memory_mib=100.5, reserved_mib=128.0, clock_mhz=1980),
+        row(1, error="oom: " + "x" * 200),
+        row(1, latency_ms=1.0, memory_mib=50.0, power_w=300.0, energy_j=0.5),
+        row(2, latency_ms=9.0),
+        row(4, error="run_error: no"),
+        {"spec": "timm:vgg11", "error": "exit code 5"},
+    ]
+    file = tmp_path / "families.parquet"
+    grid_set.pack_rows(rows, file)
+    assert grid_set.measured_rows(file) == [rows[2], rows[0], rows[4]]
+
+
+def test_readers_of_a_store_do_not_see_the_rows(tmp_path):
+    assert table_of(grid_set.ROWS) is None
+    grid_set.pack_rows([row(1, latency_ms=1.0)], tmp_path / grid_set.ROWS.name)
+    assert find_files(tmp_path) == []
+
+
+def test_rows_that_are_not_there_are_asked_for(tmp_path):
+    with pytest.raises(DataError, match=r"lab\.papers\.dippm\.grid"):
+        grid_set.measured_rows(tmp_path / "families.parquet")
+
+
+def test_what_was_measured_meets_its_graph_and_becomes_a_set(tmp_path, monkeypatch):
+    monkeypatch.setattr(grid_set, "make_graph", lambda key: tiny_graph())
+    own = [workload_of_row(row(batch)) for batch in (1, 2)]
+    grid_set.make_graphs({GraphKey("timm:vgg11", (3, 224, 224), "inference"): own}, tmp_path, "h200", lambda _: None)
+    graphs = grid_set.read_parts(tmp_path)
+    rows = [row(1, latency_ms=2.0, memory_mib=7.0), row(2, error="oom: no"), row(8, latency_ms=1.0)]
+    labelled = grid_set.join([*rows, rows[0]], graphs)
+    write_labelled(labelled, tmp_path / "set.npz")
+    (read,) = subset(read_set(tmp_path / "set.npz"), "grid")
+    assert (read.workload_id, read.spec, read.family, read.mode) == (own[0].id, "timm:vgg11", "vgg", "inference")
+    assert (read.truth["latency_ms"], read.truth["memory_mib"]) == (2.0, 7.0)
+    assert math.isnan(read.truth["energy_j"])
+    assert math.isnan(read.truth["device_memory_mib"])
+    np.testing.assert_array_equal(read.graph.classed_nodes, graphs[own[0].id].classed_nodes)
