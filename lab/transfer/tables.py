@@ -15,11 +15,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
 
 from foretell.graph import Graph, Node, Tensor
+from foretell.optional import require
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
 
 NEUSIGHT = {
     "Tesla P4": "p4", "Tesla P100-PCIE-16GB": "p100", "Tesla V100-PCIE-32GB": "v100-pcie-32gb", "Tesla T4": "t4",
@@ -122,7 +126,7 @@ def neusight_graph(op: str, row: Mapping[str, float]) -> Graph:
 
 
 def _neusight(tables: Path, shapes: int) -> Iterator[Operator]:
-    table = pd.read_parquet(tables / "neusight" / "ops.parquet")
+    table = _pandas().read_parquet(tables / "neusight" / "ops.parquet")
     table = table[table["Latency"] < _LONGEST_MS]
     for op, rows in table.groupby("OPName"):
         keys = list(NEUSIGHT_SIZES.get(str(op), ("B", "H")))
@@ -147,16 +151,16 @@ def _spread(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def _common(
-    tables: Path, kind: str, keys: list[str], keep: Callable[[pd.DataFrame], pd.Series], shapes: int
+    tables: Path, kind: str, keys: list[str], keep: "Callable[[pd.DataFrame], pd.Series]", shapes: int
 ) -> Iterator[tuple[Shape, str, float]]:
     """Shapes of a table of aiconfigurator that most devices have: shape, device, median in µs."""
     times = {}
     for file, device in AICONFIGURATOR.items():
-        table = pd.read_parquet(tables / "aiconfigurator" / f"{file}_{kind}.parquet")
+        table = _pandas().read_parquet(tables / "aiconfigurator" / f"{file}_{kind}.parquet")
         table = table[keep(table) & (table["latency"] > 0) & (table["latency"] < _LONGEST_MS)]
         # a framework may have measured a shape several times: each has one vote
         times[device] = table.groupby([*keys, "framework"])["latency"].median().groupby(level=keys).median()
-    together = pd.DataFrame(times).dropna()
+    together = _pandas().DataFrame(times).dropna()
     for index in together.index[_spread(np.log(together["h200"].to_numpy()), shapes)]:
         for device in together.columns:
             yield tuple(int(size) for size in index), device, 1e3 * float(together.loc[index, device])
@@ -171,7 +175,7 @@ def _products(tables: Path, shapes: int) -> Iterator[Operator]:
 def _attentions(tables: Path, shapes: int) -> Iterator[Operator]:
     keys = ["batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "step"]
 
-    def plain(table: pd.DataFrame, *, prefill: bool) -> pd.Series:
+    def plain(table: "pd.DataFrame", *, prefill: bool) -> "pd.Series":
         window = (table["window_size"].fillna(0) == 0) & ((table["step"] == 0) == prefill)
         return window & (table["attn_dtype"] == "bfloat16") & (table["kv_cache_dtype"] == "bfloat16")
 
@@ -183,7 +187,7 @@ def _attentions(tables: Path, shapes: int) -> Iterator[Operator]:
 
 
 def _layers(tables: Path, shapes: int) -> Iterator[Operator]:
-    table = pd.read_parquet(tables / "vidur" / "mlp_ops.parquet")
+    table = _pandas().read_parquet(tables / "vidur" / "mlp_ops.parquet")
     table = table[table["use_gated_mlp"]]
     keys = ["n_embd", "n_head", "n_kv_head", "n_expanded_embd", "num_tensor_parallel_workers", "num_tokens"]
     for op in ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj", "add"):
@@ -206,3 +210,8 @@ def _layer(op: str, width: int, heads: int, groups: int, expanded: int, workers:
     if op == "mlp_down_proj":
         return product(tokens, expanded // workers, width, "fp16")
     return elementwise("Add", 2, (tokens, width), "fp16")
+
+
+def _pandas() -> Any:
+    # where rows are read from a file of their own, as on a machine with a GPU, there need be none
+    return require("pandas", extra="pandas", purpose="Reading tables")

@@ -18,7 +18,7 @@ from foretell.predictors.adapted.regression import LATENCY_PARTS
 from foretell.predictors.adapted.regression import fit as fit_adaptation
 from lab.adapt.sets import Judged
 from lab.papers.graph_llm.encoder import SIZES, GinEncoder, Graphs, stack
-from lab.papers.graph_llm.fitting import Draw, Record, Schedule, fit
+from lab.papers.graph_llm.fitting import Draw, Fitted, Record, Schedule, fit
 from lab.papers.graph_llm.sets import Row
 from lab.papers.graph_llm.stages import Numbers, Parts, Places, Workplace, scores, sides
 
@@ -59,7 +59,7 @@ class GraphRegressor(Module):  # type: ignore[misc, unused-ignore]
         self.heads, self.platforms = heads, [*self.platforms, name]
 
 
-def fit_regressor(place: Workplace, known: Sequence[Row], steps: int) -> tuple[GraphRegressor, list[Record], bool]:
+def fit_regressor(place: Workplace, known: Sequence[Row], steps: int) -> tuple[GraphRegressor, Fitted]:
     """The regressor of the known platforms, its curve, and whether it is finished."""
     teaching, aside = sides(known)
     rows, judged = [known[number] for number in teaching], [known[number] for number in aside[: place.size.aside * 4]]
@@ -73,7 +73,7 @@ def fit_regressor(place: Workplace, known: Sequence[Row], steps: int) -> tuple[G
         [(network.parameters(), _RATE)], Parts(network), lambda draw: _loss(place, network, rows, draw), look, schedule,
         place.checkpoint(FILE), place.end_s,
     )  # fmt: skip
-    return network, fitted.curve, fitted.is_done
+    return network, fitted
 
 
 def tuned(place: Workplace, known: Sequence[Row], learned: dict[str, Any], rows: Sequence[Row], taken: Places,

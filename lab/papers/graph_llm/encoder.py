@@ -60,17 +60,27 @@ def sizes(graph: GraphArrays) -> NDArray[np.float32]:
     return np.asarray((logs - _SIZE_MIDDLE) / _SIZE_SPREAD, np.float32)
 
 
+# by the id of a graph, which is kept so that no other gets it: a fit draws each many times
+_made: dict[int, tuple[GraphArrays, NDArray[np.float32], NDArray[np.float32]]] = {}
+
+
+def _of(graph: GraphArrays) -> tuple[GraphArrays, NDArray[np.float32], NDArray[np.float32]]:
+    if id(graph) not in _made:
+        _made[id(graph)] = graph, features(graph), sizes(graph)
+    return _made[id(graph)]
+
+
 def stack(graphs: Sequence[GraphArrays], device: str) -> Graphs:
-    """Some graphs as one, on a device."""
+    """Some graphs as one, on a device; their features are made once."""
     counts = np.array([len(graph) for graph in graphs])
     starts = np.cumsum(counts) - counts
     edges = np.concatenate([graph.edges + start for graph, start in zip(graphs, starts, strict=True)], axis=1)
     edges = np.concatenate([edges, edges[::-1]], axis=1)
     return Graphs(
-        torch.tensor(np.concatenate([features(graph) for graph in graphs]), device=device),
+        torch.tensor(np.concatenate([_of(graph)[1] for graph in graphs]), device=device),
         torch.tensor(edges, device=device),
         torch.tensor(np.repeat(np.arange(len(graphs)), counts), device=device),
-        torch.tensor(np.stack([sizes(graph) for graph in graphs]), device=device),
+        torch.tensor(np.stack([_of(graph)[2] for graph in graphs]), device=device),
     )
 
 

@@ -152,8 +152,14 @@ def load(folder: Path, device: str = "cpu") -> LanguageModel:
 
     body = _llama(facts["config"], stored).to(device)
     if device != "cpu":
-        body = body.to(torch.bfloat16)
+        halve(body)
     return LanguageModel(body, table, Tokenizer.from_file(str(folder / "tokenizer.json")), tuple(facts["kept"]))
+
+
+def halve(body: Any) -> None:
+    """Weights in bf16; the frequencies of rotations stay in 32 bits, or late positions would be turned wrongly."""
+    for weight in body.parameters():
+        weight.data = weight.data.to(torch.bfloat16)
 
 
 def perplexity(model: LanguageModel, text: str) -> float:

@@ -66,16 +66,14 @@ def summed(scores: Sequence[Mapping[str, float]]) -> dict[str, Cell]:
 
 def stage_tables(folder: Path) -> list[Comparison]:
     """The stages' losses, and the fits to known rows with their ablations."""
-    import torch
-
     losses: dict[str, dict[str, Cell]] = {}
     fits: dict[str, dict[str, Cell]] = {}
-    for file in sorted(folder.glob("*.pt")):
-        saved = torch.load(file, weights_only=True, map_location="cpu")
+    for file in sorted((folder / "curves").glob("*.json")):
+        saved = json.loads(file.read_bytes())
         curve = saved["curve"]
         if not curve:
             continue
-        facts: dict[str, Cell] = {"steps": curve[-1]["step"], "seconds": saved.get("spent_s")}
+        facts: dict[str, Cell] = {"steps": curve[-1]["step"], "seconds": saved["spent_s"]}
         if "aside" in curve[-1]:
             first, last = curve[0]["aside"], curve[-1]["aside"]
             losses[file.stem] = facts | {"first loss": first, "last loss": last, "last tenth": _tenth(curve, "aside")}

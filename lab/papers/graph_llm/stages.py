@@ -5,6 +5,7 @@ frozen. 3. *fit*: all parts learn latencies on the known platforms; a tenth of t
 *few*: what stage 3 left goes on with some samples of what is new, for each number of samples and seed anew.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.files import write_whole
 from foretell.optional import require
 from lab.papers.graph_llm import texts
 from lab.papers.graph_llm.encoder import GinEncoder, MaskedAutoencoder, stack
@@ -29,7 +31,8 @@ torch = require("torch", extra="torch", purpose="Fitting a language model")
 Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]
 _ASIDE = 0.1  # of the groups
-_ANSWERED_AT_ONCE = 64
+_ANSWERED_AT_ONCE = 256
+_JSON_SHARE = 4  # JSON is up to 1,300 tokens: a quarter of the rows at a time
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Arm:
     pretrained: bool = True  # the encoder, by GraphMAE
     rate: float = 1e-3
     encoder_rate: float = 1e-3
+    few_rate: float = 3e-4  # of all weights when a fit goes on with samples
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ def pretrain_encoder(place: Workplace, known: Sequence[Row]) -> bool:
     size = place.size
     graphs = [row.graph for row in known if len(row.graph) > 1]
     teaching = unlabelled(graphs, size.graphs, 0)
-    aside = stack(unlabelled(graphs, size.aside * 2, 1)[size.aside :], place.device)
+    aside = stack(_variants(graphs, size.aside, 1), place.device)
     torch.manual_seed(0)
     network = MaskedAutoencoder(GinEncoder(size.width, size.layers)).to(place.device)
 
@@ -146,7 +150,7 @@ def adapt_to_text(place: Workplace, known: Sequence[Row], arm: Arm) -> bool:
     network, language = make_network(place, arm, ())
     network.encoder.requires_grad_(False).eval()
     asked = language.tokens(texts.SUMMARISE)
-    aside = unlabelled([row.graph for row in known if len(row.graph) > 1], 4096, 3)[-size.aside // 4 :]
+    aside = _variants([row.graph for row in known if len(row.graph) > 1], max(size.aside // 4, 1), 3)
 
     def loss_on(some: Sequence[GraphArrays]) -> Any:
         answers = [language.tokens(f"{texts.summary(graph, size.pair_layers)}<|im_end|>") for graph in some]
@@ -174,11 +178,14 @@ def fit_known(place: Workplace, known: Sequence[Row], arm: Arm, name: str, steps
 
     def look() -> Record:
         told = answers(place, network, language, arm, judged)
+        network.train()
         return scores(told, np.array([row.ms for row in judged]))
 
+    network.train()
+    batch = max(size.batch // _JSON_SHARE, 1) if arm.kind == "json" else size.batch
     fitted = fit(
         list(zip(weights_of(network), (arm.rate, arm.encoder_rate), strict=True)), network,
-        loss_on_rows(place, network, language, arm, [known[number] for number in teaching], size.batch), look,
+        loss_on_rows(place, network, language, arm, [known[number] for number in teaching], batch), look,
         Schedule(steps, arm.rate, arm.encoder_rate, max(steps // 15, 1)), place.checkpoint(name), place.end_s,
     )  # fmt: skip
     return _finish(place, name, fitted, network.learned())
@@ -189,12 +196,13 @@ def fit_few(
     judging: Places, arm: Arm, seed: int,
 ) -> tuple[Numbers, list[Record]]:  # fmt: skip
     """What a network says of some rows after it went on with others; NaN where its answer is no number."""
-    size = place.size
+    size, rate = place.size, arm.few_rate
     network, language = made
+    network.eval()  # batch norms keep the statistics of all known graphs: those of 32 others are far from them
     fitted = fit(
-        list(zip(weights_of(network), (arm.rate, arm.encoder_rate), strict=True)), network,
+        [(some, rate) for some in weights_of(network)], network,
         loss_on_rows(place, network, language, arm, [rows[number] for number in taken], size.few_batch), dict,
-        Schedule(size.few_steps, arm.rate, arm.encoder_rate, max(size.few_steps // 10, 1), seed),
+        Schedule(size.few_steps, rate, rate, max(size.few_steps // 10, 1), seed),
     )  # fmt: skip
     return answers(place, network, language, arm, [rows[number] for number in judging]), fitted.curve
 
@@ -235,7 +243,6 @@ def loss_on_rows(
         some = by_platform[names[draw.choice(len(names), p=weights / weights.sum())]]
         chosen = [some[number] for number in draw.permutation(len(some))[:batch]]
         targets = [language.tokens(texts.written(row.ms)) for row in chosen]
-        network.train()
         described = describe(place, language, arm, [row.graph for row in chosen])
         return network.loss(language.tokens(texts.question(chosen[0].platform)), described, targets)
 
@@ -294,6 +301,17 @@ def _batches(rows: Sequence[Row]) -> Iterator[list[int]]:
             yield places[begin : begin + _ANSWERED_AT_ONCE]
 
 
+def _variants(graphs: Sequence[GraphArrays], count: int, seed: int) -> list[GraphArrays]:
+    """Variants alone: `unlabelled` begins with the known graphs, which teach."""
+    return unlabelled(graphs, len(graphs) + count, seed)[len(graphs) :]
+
+
+def write_curve(place: Workplace, name: str, fitted: Fitted) -> None:
+    """The curve of a stage as a small file, also of one that was stopped; its weights may stay where they are."""
+    record = {"curve": fitted.curve, "spent_s": fitted.spent_s, "is_done": fitted.is_done}
+    write_whole(place.folder / "curves" / f"{name}.json", json.dumps(record).encode())
+
+
 def _without_encoder(saved: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in saved["learned"].items() if not name.startswith("encoder.")}
 
@@ -301,10 +319,9 @@ def _without_encoder(saved: dict[str, Any]) -> dict[str, Any]:
 def _finish(place: Workplace, name: str, fitted: Fitted, learned: dict[str, Any]) -> bool:
     last = fitted.curve[-1] if fitted.curve else {}
     place.say(f"{name}: {fitted.spent_s:.0f} s, {'finished' if fitted.is_done else 'to be continued'}, {last}")
+    write_curve(place, name, fitted)
     if fitted.is_done:
-        write_tensors(
-            place.folder / f"{name}.pt", {"learned": learned, "curve": fitted.curve, "spent_s": fitted.spent_s}
-        )
+        write_tensors(place.folder / f"{name}.pt", {"learned": learned})
         place.checkpoint(name).unlink(missing_ok=True)
     return fitted.is_done
 

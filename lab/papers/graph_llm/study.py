@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from lab.papers.graph_llm.network import Shape
 from lab.papers.graph_llm.stages import Arm, Places, Size, Workplace
 from lab.papers.trappm.unlabelled import unlabelled
 
+Thing = TypeVar("Thing")
 STEPS = ("prepare", "convert", "encoder", "text", "fit", "baseline", "few", "ablations", "report")
 SEEDS = range(3)
 ABLATED = "h200 fp32"  # the platform of the ablations; the thesis has one family
@@ -95,9 +96,10 @@ def convert(options: argparse.Namespace, place: Workplace) -> None:
         )
 
 
-def few(place: Workplace, rows: sets.Rows) -> None:
+def few(options: argparse.Namespace, place: Workplace, rows: sets.Rows) -> None:
     """Fits to few samples, each a file; each starts from what the known platforms taught."""
-    waiting = [each for each in tasks(rows, place.size) if not _file(place, "few", *each[:3]).exists()]
+    own = _share(options, tasks(rows, place.size))
+    waiting = [each for each in own if not _file(place, "few", *each[:3]).exists()]
     if not waiting or not (place.folder / "fit-main.pt").exists():
         return
     made = stages.make_network(place, MAIN, ("fit-main",))
@@ -120,7 +122,7 @@ def few(place: Workplace, rows: sets.Rows) -> None:
 def ablations(options: argparse.Namespace, place: Workplace, rows: sets.Rows) -> None:
     """Variants on one platform; kinds of prompts on graphs whose JSON is short enough."""
     chosen = options.arms.split(",") if options.arms else [arm.name for arm in ABLATIONS]
-    for arm in ABLATIONS:
+    for arm in _share(options, ABLATIONS):
         name = f"fit-{arm.name}"
         if arm.name not in chosen or (place.folder / f"{name}.pt").exists() or stages.moment(0) > place.end_s:
             continue
@@ -137,11 +139,12 @@ def baseline(place: Workplace, rows: sets.Rows) -> None:
 
     file = place.folder / f"{baselines.FILE}.pt"
     if not file.exists():
-        network, curve, is_done = baselines.fit_regressor(place, rows.known, place.size.regressor_steps)
-        place.say(f"NNLQP's way: {curve[-1] if curve else {}}")
-        if not is_done:
+        network, fitted = baselines.fit_regressor(place, rows.known, place.size.regressor_steps)
+        place.say(f"NNLQP's way: {fitted.spent_s:.0f} s, {fitted.curve[-1] if fitted.curve else {}}")
+        stages.write_curve(place, baselines.FILE, fitted)
+        if not fitted.is_done:
             return
-        write_tensors(file, {"learned": network.state_dict(), "curve": curve})
+        write_tensors(file, {"learned": network.state_dict()})
         place.checkpoint(baselines.FILE).unlink(missing_ok=True)
     learned = torch.load(file, weights_only=True, map_location=place.device)["learned"]
     for task, number, seed, taken, judging in tasks(rows, place.size):
@@ -185,12 +188,17 @@ def main(arguments: Sequence[str]) -> int:
         "--seconds", type=float, default=math.inf, help="For everything; what is left goes on next time."
     )
     parser.add_argument("--limit", type=int, help="Known rows of each platform [all].")
+    parser.add_argument("--fit-steps", type=int, help="Of the fit to known platforms: 1,200, or 160 with --small.")
+    parser.add_argument("--part", default="0/1", help="Of few samples and ablations: 1/3 is the second third.")
     parser.add_argument("--small", action="store_true", help="Sizes for one core of a CPU.")
     parser.add_argument("--arms", help="Some ablations [all].")
     parser.add_argument("--report", action="store_true", help="Write reports/chapter7.md; otherwise it is printed.")
     options = parser.parse_args(arguments)
     size = stages.SMALL if options.small else Size()
+    size = replace(size, fit_steps=options.fit_steps or size.fit_steps)
     place = Workplace(options.out, size, default_device(), stages.moment(options.seconds), _say)
+    if place.device == "cuda":
+        use_tf32()
     run(options, place)
     return 0
 
@@ -210,7 +218,7 @@ def run(options: argparse.Namespace, place: Workplace) -> None:
         "fit": (folder / "fit-main.pt",
                 lambda: stages.fit_known(place, rows.known, MAIN, "fit-main", place.size.fit_steps)),
         "baseline": (None, lambda: baseline(place, rows)),
-        "few": (None, lambda: few(place, rows)),
+        "few": (None, lambda: few(options, place, rows)),
         "ablations": (None, lambda: ablations(options, place, rows)),
     }  # fmt: skip
     for name, (file, work) in plan.items():
@@ -224,6 +232,19 @@ def run(options: argparse.Namespace, place: Workplace) -> None:
             write_whole(Path("reports/chapter7.md"), text)
         else:
             _say(text.decode())
+
+
+def use_tf32() -> None:
+    """Products of 32 bits on tensor cores: the encoder's are a TFLOP a step, which takes 5 ms instead of 20."""
+    import torch
+
+    torch.set_float32_matmul_precision("high")
+
+
+def _share(options: argparse.Namespace, things: Sequence[Thing]) -> list[Thing]:
+    """What this process has to do, where several share a step."""
+    own, _, parts = options.part.partition("/")
+    return list(things[int(own) :: int(parts)])
 
 
 def _file(place: Workplace, kind: str, task: str, number: int, seed: int) -> Path:

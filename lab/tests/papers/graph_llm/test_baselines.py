@@ -13,9 +13,9 @@ from lab.tests.papers.graph_llm import tiny
 def test_a_new_platform_gets_the_mean_of_the_heads_and_learns_its_factor(tmp_path):
     place = tiny.workplace(tmp_path)
     known = tiny.rows(12, "a") + tiny.rows(12, "b")
-    network, curve, is_done = baselines.fit_regressor(place, known, 60)
-    assert is_done
-    assert curve[-1]["loss"] < curve[0]["loss"]
+    network, fitted = baselines.fit_regressor(place, known, 60)
+    assert fitted.is_done
+    assert fitted.curve[-1]["loss"] < fitted.curve[0]["loss"]
     weight = network.heads.weight.detach().clone()
     learned = {name: value.clone() for name, value in network.state_dict().items()}
     network.with_platform("a")

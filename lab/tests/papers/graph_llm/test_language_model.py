@@ -71,6 +71,15 @@ def test_lora_changes_nothing_until_it_has_learned_and_is_all_that_learns():
     assert not torch.allclose(body(inputs_embeds=inputs).last_hidden_state, before)
 
 
+def test_half_of_the_bits_leave_rotations_as_they_are():
+    body = tiny.language().body
+    lm.halve(body)
+    assert all(weight.dtype == torch.bfloat16 for weight in body.parameters())
+    frequencies = [value for name, value in body.named_buffers() if "inv_freq" in name]
+    assert frequencies
+    assert all(value.dtype == torch.float32 for value in frequencies)
+
+
 def test_a_text_that_repeats_its_likeliest_tokens_is_less_surprising():
     model = tiny.language()
     said = lm.continuation(model, "a", 6)

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from lab.papers.graph_llm.encoder import GinEncoder, stack
+from lab.papers.graph_llm.language_model import halve
 from lab.papers.graph_llm.network import Described, GraphLanguageNetwork, Shape
 from lab.tests.papers.graph_llm import tiny
 
@@ -44,6 +45,25 @@ def test_descriptions_of_other_lengths_do_not_change_each_other():
     assert told == [network.answer(question, Described(tokens=[one]), 3)[0] for one in described]
 
 
+def test_a_gpu_reads_whole_sequences_and_finds_the_same_loss_and_gradients():
+    network, language = made()
+    question, answers = language.tokens("on x:"), [language.tokens("4123"), language.tokens("32")]
+    described = (
+        Described(stack([tiny.graph(1), tiny.graph(4)], "cpu")),
+        Described(tokens=[language.tokens("a long description"), language.tokens("short")]),
+    )
+    for some in described:
+        found = []
+        for reads_whole in (False, True):
+            network.reads_whole = reads_whole
+            network.zero_grad()
+            loss = network.loss(question, some, answers)
+            loss.backward()
+            found.append((float(loss.detach()), network.body.layers[0].self_attn.v_proj.up.grad.clone()))
+        assert found[0][0] == pytest.approx(found[1][0], rel=1e-4)
+        assert torch.allclose(found[0][1], found[1][1], rtol=1e-3, atol=1e-6)
+
+
 def test_an_answer_is_what_the_loss_finds_likeliest():
     network, language = made()
     graphs, question = stack([tiny.graph(1)], "cpu"), language.tokens("on x:")
@@ -68,7 +88,8 @@ def test_gradients_reach_all_parts_but_the_frozen_ones():
 def test_a_body_in_16_bits_learns_in_32():
     network, language = made()
     whole = float(network.loss(language.tokens("q"), Described(stack([tiny.graph(4)], "cpu")), [[3, 4]]).detach())
-    network.body.to(torch.bfloat16)
+    network.reads_whole = True
+    halve(network.body)
     for weight in network.body.parameters():
         if weight.requires_grad:
             weight.data = weight.data.float()

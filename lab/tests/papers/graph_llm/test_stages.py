@@ -1,3 +1,6 @@
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -24,7 +27,9 @@ def test_every_stage_leaves_its_file_and_the_next_one_starts_from_it(place):
     assert torch.equal(network.projector[0].weight, after["learned"]["projector.0.weight"])
     assert stages.fit_known(place, rows, Arm("main"), "fit-main", 3)
     fitted = torch.load(place.folder / "fit-main.pt", weights_only=True)
-    assert {"step", "loss", "error", "within_10", "no_number"} <= set(fitted["curve"][-1])
+    kept = json.loads((place.folder / "curves/fit-main.json").read_bytes())
+    assert kept["is_done"]
+    assert {"step", "loss", "error", "within_10", "no_number"} <= set(kept["curve"][-1])
     moved = [not torch.equal(fitted["learned"][f"encoder.{name}"], weight) for name, weight in first["learned"].items()]
     assert any(moved), "the encoder learns in stage 3"
 
@@ -38,7 +43,7 @@ def test_a_random_encoder_takes_nothing_from_stage_1(place):
 
 
 def test_few_samples_teach_a_platform(place):
-    arm = Arm("main", pretrained=False, adapted=False, rate=2e-2, encoder_rate=2e-2)
+    arm = Arm("main", pretrained=False, adapted=False, few_rate=2e-2)
     rows = tiny.rows(6)
     place = tiny.workplace(place.folder, few_steps=100, few_batch=6)
     made = stages.make_network(place, arm, ())
@@ -49,6 +54,36 @@ def test_few_samples_teach_a_platform(place):
     assert curve[-1]["loss"] < 0.5 * curve[0]["loss"]
     assert found["within_10"] > before["within_10"]
     assert found["no_number"] == 0
+
+
+def test_few_samples_leave_the_statistics_of_batch_norms_and_known_rows_change_them(place):
+    arm = Arm("main", pretrained=False, adapted=False)
+    made = stages.make_network(place, arm, ())
+
+    def statistics():
+        return [value.clone() for name, value in made[0].state_dict().items() if "running" in name]
+
+    before = statistics()
+    stages.fit_few(place, made, tiny.rows(6), np.arange(6), np.arange(6), arm, 0)
+    assert all(torch.equal(one, other) for one, other in zip(before, statistics(), strict=True))
+    stages.fit_known(place, tiny.rows(), arm, "fit-main", 2)
+    learned = torch.load(place.folder / "fit-main.pt", weights_only=True)["learned"]
+    after = [value for name, value in learned.items() if "running" in name]
+    assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_variants_that_judge_are_none_of_the_known_graphs():
+    graphs = [row.graph for row in tiny.rows()]
+    found = stages._variants(graphs, 3, 1)
+    assert len(found) == 3
+    assert not {id(graph) for graph in found} & {id(graph) for graph in graphs}
+
+
+def test_a_fit_that_the_clock_ended_leaves_its_curve_and_a_checkpoint(place):
+    stopped = replace(place, end_s=0.0)
+    assert not stages.fit_known(stopped, tiny.rows(), Arm("main", adapted=False, pretrained=False), "fit-main", 9)
+    assert not json.loads((place.folder / "curves/fit-main.json").read_bytes())["is_done"]
+    assert place.checkpoint("fit-main").exists()
 
 
 @pytest.mark.parametrize("kind", ["text", "json"])

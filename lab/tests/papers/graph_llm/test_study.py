@@ -4,7 +4,7 @@ import json
 import numpy as np
 
 from lab.papers.graph_llm import sets, study
-from lab.papers.graph_llm.report import few_tables
+from lab.papers.graph_llm.report import few_tables, stage_tables
 from lab.tests.papers.graph_llm import tiny
 
 
@@ -33,7 +33,7 @@ def test_the_steps_end_in_tables_and_nothing_is_made_twice(tmp_path, monkeypatch
         regressor_steps=1,
         tuning_steps=1,
     )
-    options = argparse.Namespace(steps="encoder,text,fit,baseline,few,ablations", arms="rank-8,short-text")
+    options = argparse.Namespace(steps="encoder,text,fit,baseline,few,ablations", arms="rank-8,short-text", part="0/1")
     study.run(options, place)
     made = {file.relative_to(tmp_path): file.stat().st_mtime_ns for file in tmp_path.rglob("*") if file.is_file()}
     names = {str(file) for file in made}
@@ -41,6 +41,16 @@ def test_the_steps_end_in_tables_and_nothing_is_made_twice(tmp_path, monkeypatch
     assert {"few/T4-operators-4-0.json", "nnlqp/T4-operators-4-0.json"} <= names
     study.run(options, place)
     assert all((tmp_path / file).stat().st_mtime_ns == when for file, when in made.items())
+    pretraining, fits = stage_tables(tmp_path)
+    assert set(pretraining.rows) == {"encoder", "text-main"}
+    assert set(fits.rows) == {"fit-main", "nnlqp", "fit-rank-8", "fit-short-text"}
+
+
+def test_processes_share_a_step():
+    things = list("abcdefgh")
+    shares = [study._share(argparse.Namespace(part=f"{own}/3"), things) for own in range(3)]
+    assert sorted(thing for share in shares for thing in share) == things
+    assert study._share(argparse.Namespace(part="0/1"), things) == things
 
 
 def test_a_table_has_every_method_on_the_same_rows_and_a_mean_over_seeds():
