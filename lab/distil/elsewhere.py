@@ -44,7 +44,7 @@ from lab.distil.rows import SPACE, Rows, collect, distinct
 
 SAMPLES, FOLDS, ROWS = "samples.npz", "folds.npz", "rows.npz"
 SPLIT, SEEDS = "architecture", range(5)
-MEMBERS, FOLD_MEMBERS = 8, 3
+MEMBERS, FOLD_MEMBERS = 6, 2
 SERVED = 3  # members of the network that is kept beside its students
 STUDENT = "student"
 _OF_NO_FOLD, _UNKNOWN = -2, -3  # a network of the search space may teach every student
