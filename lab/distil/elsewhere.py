@@ -13,7 +13,7 @@ import argparse
 import io
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -90,14 +90,14 @@ def fit(
     fitted = fit_networks(rows, learning_samples(own, settings), settings.network, device, log, classes)
     save_cross_fit(_cross_fit(fitted, rows, own, settings), out / f"{ALL_DATA}.npz")
     log(f"{ALL_DATA} is written")
-    for number, width in enumerate(widths):
-        if number == 1:
-            _fit_splits(samples, folds, classes, out, seeds, replace(settings, members=3, fold_members=2), log)
-        file = out / f"{STUDENT}-{width}.npz"
-        if not file.exists():
-            fit_students(
-                samples, rows, own, fitted, folder / ROWS, file, replace(student, width=width), more, settings, log
-            )
+    waiting = [width for width in widths if not (out / f"{STUDENT}-{width}.npz").exists()]
+    if waiting:
+        asked = _asked(samples, own, fitted, folder / ROWS, more, settings)
+        log(f"all members have answered {len(asked.questions)} questions")
+        for width in waiting:
+            one = fit_students(rows, own, fitted, asked, replace(student, width=width), settings, log)
+            save_cross_fit(one, out / f"{STUDENT}-{width}.npz")
+            log(f"{STUDENT}-{width} is written")
     _fit_splits(samples, folds, classes, out, seeds, replace(settings, members=3, fold_members=2), log)
 
 
@@ -136,39 +136,69 @@ def _mean(some: Sequence[UnitPredictions]) -> UnitPredictions:
     )
 
 
-def fit_students(
-    samples: Sequence[Sample], rows: UnitRows, folds: NDArray[np.intp], fitted: FittedNetworks,
-    others: Path, file: Path, fit: Fit, more: int, settings: Settings, log: unit_models.Log,
-) -> None:  # fmt: skip
-    """One student for each fold and one that is served; what they say of the unseen is written as a cross-fit."""
+@dataclass(frozen=True)
+class Asked:
+    """Questions, the folds of the two architectures that each is about, and what the networks of each fold answer.
+
+    The last answers are those of the members that are served.
+    """
+
+    questions: Questions
+    fold_of_row: NDArray[np.intp]
+    answers: Sequence[Answers]
+
+
+def _asked(
+    samples: Sequence[Sample], folds: NDArray[np.intp], fitted: FittedNetworks, others: Path, more: int,
+    settings: Settings,
+) -> Asked:  # fmt: skip
     questions, fold_of_row = _questions(samples, folds, others, more)
-    log(f"{len(questions)} questions")
-    parts, answers = _members(settings), []
-    for members in parts:
+    answers = []
+    for members in _members(settings):
         told = fitted.told(members, questions.encoded, questions.bound_us)
         assert told.power_w is not None
         answers.append(Answers(told.log_ratio, told.power_w, told.spread))
-    log("all members have answered")
+    return Asked(questions, fold_of_row, answers)
+
+
+def fit_students(
+    rows: UnitRows, folds: NDArray[np.intp], fitted: FittedNetworks, asked: Asked, fit: Fit, settings: Settings,
+    log: unit_models.Log,
+) -> CrossFit:  # fmt: skip
+    """One student for each fold and one that is served, and what they say of the unseen."""
     # the student of a fold learns from no unit of its architectures, also not from one between them and others
-    learns = np.stack(
-        [*((fold_of_row != fold).all(axis=1) for fold in range(settings.folds)), np.ones(len(questions), bool)]
-    )
-    like = fitted.network(parts[-1])
+    unseen = [(asked.fold_of_row != fold).all(axis=1) for fold in range(settings.folds)]
+    learns = np.stack([*unseen, np.ones(len(asked.questions), bool)])
+    parts = _members(settings)
     is_member = fit.width == settings.network.width and fit.blocks == settings.network.blocks
     starts = [started(fitted.network(members[:1]), 0) for members in parts] if is_member else []
     fit = replace(fit, rate=fit.rate / 2) if is_member else fit  # a member knows nearly all of it already
-    students = distil(questions, answers, like, learns, fit, starts, log)
-    # as they will be read: with weights in 8 bits
-    stored = [UnitNetwork.load(student.to_bytes()) for student in students]
-    own = Questions.of_units(rows.features, rows.bound_us)
-    said = [network.predict(own.encoded, rows.bound_us) for network in stored]
-    off = [
-        float(np.abs(one.log_ratio[held] - told.log_ratio[held]).mean())
-        for fold, one in enumerate(said[:-1])
-        for told, held in [(fitted.told(parts[fold], own.encoded, own.bound_us), folds[rows.owner] == fold)]
-    ]
-    log(f"stored students are {', '.join(f'{value:.4f}' for value in off)} from their teachers on unseen architectures")
-    save_cross_fit(CrossFit(combine(said[:-1], said[-1], folds[rows.owner]), students[-1].to_bytes()), file)
+    like = fitted.network(parts[-1])
+    students = distil(asked.questions, asked.answers, like, learns, fit, starts, log)
+    own, fold_of_unit = Questions.of_units(rows.features, rows.bound_us), folds[rows.owner]
+    by_fold, off = [], []
+    for fold, student in enumerate(students[:-1]):
+        held = np.flatnonzero(fold_of_unit == fold)
+        some = own.of(held)
+        # as it will be read: with weights in 8 bits
+        said = UnitNetwork.load(student.to_bytes()).predict(some.encoded, some.bound_us)
+        told = fitted.told(parts[fold], some.encoded, some.bound_us)
+        off.append(f"{np.abs(said.log_ratio - told.log_ratio).mean():.4f}")
+        by_fold.append(_spread_out(said, held, len(fold_of_unit)))
+    log(f"stored students are {', '.join(off)} from their teachers on unseen architectures")
+    # every sample has a fold, so that nobody asks what the served one says of them
+    nothing = _spread_out(
+        UnitPredictions(np.zeros(0), np.zeros(0), np.zeros(0)), np.zeros(0, np.intp), len(fold_of_unit)
+    )
+    return CrossFit(combine(by_fold, nothing, fold_of_unit), students[-1].to_bytes())
+
+
+def _spread_out(said: UnitPredictions, held: NDArray[np.intp], count: int) -> UnitPredictions:
+    """Predictions of some rows among all rows; the others are 0."""
+    columns = [np.zeros(count) for _ in range(3)]
+    for column, values in zip(columns, (said.log_ratio, np.asarray(said.power_w), said.spread), strict=True):
+        column[held] = values
+    return UnitPredictions(*columns)
 
 
 def _questions(
