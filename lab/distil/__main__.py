@@ -2,7 +2,7 @@
 
 Collects rows, asks all teachers about them, and fits one network, which replaces the network of the newest file. Its
 trees, its reach and its quantiles stay. ``--minutes`` is the time of one core; 6.5 were not enough
-(``docs/lab/0061-fast-again.md``).
+(``docs/lab/0061-fast-again.md``). With ``--start STUDENT.zip`` a student that is there goes on.
 """
 
 import argparse
@@ -34,6 +34,8 @@ def main() -> None:
     parser.add_argument("--store", type=Path, default=Path("data"))
     parser.add_argument("--cache", type=Path, default=Path("out/training"))
     parser.add_argument("--device", default="h200")
+    parser.add_argument("--rows", type=Path, help="rows that were collected before [they are collected]")
+    parser.add_argument("--start", type=Path, help="a student that goes on [a member of the newest]")
     parser.add_argument("--width", type=int, default=0, help="of a network from random weights [that of a member]")
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=15.0)
@@ -43,7 +45,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=7e-4)
     parser.add_argument("--between", type=int, default=0, help="so many units between those of the store")
     options = parser.parse_args()
-    parts = [_parts(file) for file in options.files]
+    parts = [read_parts(file) for file in options.files]
     newest, *older = [UnitNetwork.load(own[f"{NETWORK}.npz"]) for own in parts]
     rows, answers = _taught(options, newest, older)
     order = np.random.default_rng(0).permutation(len(rows.names))
@@ -53,6 +55,8 @@ def main() -> None:
     if options.between:
         questions, answers, held_out = _with_between(options, (newest, older), questions, answers, held_out)
     starts = [] if options.width else [started(newest, 0)]
+    if options.start:
+        starts = [UnitNetwork.load(read_parts(options.start)[f"{NETWORK}.npz"])]
     width = options.width or newest.weights["leave"].shape[1]
     fit = Fit(width, options.blocks, options.minutes, options.epochs, options.batch, options.rate, bf16=options.bf16)
     (fitted,) = distil(questions, [answers], newest, ~held_out[None], fit, starts, click.echo)
@@ -61,17 +65,21 @@ def main() -> None:
     away = np.abs(student.predict(judged.encoded, judged.bound_us).log_ratio - answers.log_ratio[held_out])
     within = np.quantile(away, 0.99)
     click.echo(f"as stored: {away.mean():.4f} from the teachers in log(time), 99 in 100 within {within:.3f}")
-    _write(parts[0], student, options.out, [file.name for file in options.files])
+    facts: dict[str, object] = {"distilled_from": [file.name for file in options.files]}
+    write_whole(options.out, with_student(parts[0], fitted.to_bytes(), facts))
 
 
 def _taught(options: argparse.Namespace, newest: UnitNetwork, older: list[UnitNetwork]) -> tuple[Rows, Answers]:
     """The rows and what the teachers say of them, kept in the cache by the teachers' files: both take minutes."""
-    rows_file, answers_file = (options.cache / f"distil-{_key(options)}-{name}.npz" for name in ("rows", "answers"))
+    rows_file = options.rows or options.cache / f"distil-{_key(options)}-rows.npz"
+    answers_file = options.cache / f"distil-{_key(options)}-answers.npz"
+    if not rows_file.exists():
+        collect(options.store, options.device, options.cache, more=5, networks=600).save(rows_file)
+    rows = Rows.load(rows_file)
     if not answers_file.exists():
-        rows = collect(options.store, options.device, options.cache, more=2, networks=300)
-        rows.save(rows_file)
-        ask(Questions.about(rows), newest, older).save(answers_file)
-    return Rows.load(rows_file), Answers.load(answers_file)
+        click.echo(f"asking about {len(rows.bound_us)} rows")
+        ask(Questions.about(rows), [newest, *older]).save(answers_file)
+    return rows, Answers.load(answers_file)
 
 
 def _with_between(
@@ -83,7 +91,7 @@ def _with_between(
     file = options.cache / f"distil-{_key(options)}-between-{options.between}.npz"
     if not file.exists():
         click.echo(f"asking about {len(more)} units between others")
-        ask(more, *teachers).save(file)
+        ask(more, [teachers[0], *teachers[1]]).save(file)
     others = Answers.load(file)
     together = Answers(*(np.concatenate(pair) for pair in zip(answers.columns, others.columns, strict=True)))
     return questions.with_more(more), together, np.concatenate([held_out, np.zeros(len(more), bool)])
@@ -93,17 +101,18 @@ def _key(options: argparse.Namespace) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in options.files)).hexdigest()[:16]
 
 
-def _parts(file: Path) -> dict[str, bytes]:
+def read_parts(file: Path) -> dict[str, bytes]:
+    """The files in a fitted predictor."""
     with zipfile.ZipFile(file) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def _write(parts: dict[str, bytes], student: UnitNetwork, out: Path, teachers: list[str]) -> None:
-    """The newest file with the student in it, and its teachers in the card."""
-    card = {**json.loads(parts["card.json"]), "distilled_from": teachers}
+def with_student(parts: dict[str, bytes], network: bytes, facts: dict[str, object]) -> bytes:
+    """A fitted predictor with another network in it, and more facts in its card; its trees and quantiles stay."""
+    card = {**json.loads(parts["card.json"]), **facts}
     known = np.load(io.BytesIO(parts["known.npy"]), allow_pickle=False)
     models = {name.removesuffix(".npz"): data for name, data in parts.items() if name.endswith(".npz")}
-    write_whole(out, write({**models, NETWORK: student.to_bytes()}, card, known))
+    return write({**models, NETWORK: network}, card, known)
 
 
 if __name__ == "__main__":

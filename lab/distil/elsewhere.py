@@ -1,7 +1,9 @@
 """Lab: distil: a whole fit on a machine that has a GPU and no store: networks, students that learn from them, splits.
 
 ``python -m lab.distil.elsewhere pack FOLDER`` writes what the other machine needs, ``… fit FOLDER OUT`` fits there, and
-``… keep OUT`` puts the result where ``foretell train`` and ``foretell evaluate`` look for fitted networks.
+``… keep OUT`` puts the result where ``foretell train`` and ``foretell evaluate`` look for fitted networks. ``… serve
+STUDENT.zip OUT --trees FITTED.zip`` puts a student that ``foretell train`` made into a fit whose intervals were
+calibrated before; its errors on unseen architectures stay those of its own folds.
 
 1. *all-0*: the cross-fit over all data, with more members than are served. 2. *student-WIDTH*: one network that learns
 what all members say, and one for each fold of architectures, which learns from the networks without that fold and from
@@ -11,6 +13,7 @@ fitted to it. 3. *architecture-SEED*: the cross-fits of the splits that judge.
 
 import argparse
 import io
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +34,7 @@ from foretell.predictors.unit.fit_model import (
     learning_samples,
 )
 from foretell.predictors.unit.fit_network import Classes, FittedNetworks, default_device, fit_networks
+from foretell.predictors.unit.model import NETWORK
 from foretell.predictors.unit.network import UnitNetwork, UnitPredictions
 from foretell.predictors.unit.rows import UnitRows
 from foretell.training import unit_models
@@ -38,6 +42,7 @@ from foretell.training.cross_fits import ALL_DATA, save_cross_fit
 from foretell.training.examples import samples as sample_files
 from foretell.training.examples.unit_classes import read_unit_classes
 from foretell.training.judging.protocol import groups_of
+from lab.distil.__main__ import read_parts, with_student
 from lab.distil.fit import Answers, Fit, distil, started
 from lab.distil.questions import Questions, between
 from lab.distil.rows import SPACE, Rows, collect, distinct
@@ -237,6 +242,22 @@ def keep(out: Path, store: Path, device: str, cache: Path, student: int | None) 
         click.echo(f"written: {target}")
 
 
+def serve(student: Path, trees: Path, out: Path, device: str, widen: float) -> Path:
+    """A predictor with the network of a student and the trees of another fit; ``widen`` scales intervals of latency.
+
+    The members of a student agree more than those of a fit: the spread that the trees read is smaller, so that the
+    intervals are too narrow. Quantiles of the student's own folds are too wide: each of its fold's students has fewer
+    teachers and less data. ``widen`` is chosen where both miss 90 % equally.
+    """
+    own, parts = read_parts(student), read_parts(trees)
+    card, kept = json.loads(own["card.json"]), json.loads(parts["card.json"])
+    quantiles = {**kept["quantiles"], "latency_ms": kept["quantiles"]["latency_ms"] * widen}
+    facts = {name: card[name] for name in ("held_out", "held_out_by_family")}
+    facts |= {"student": True, "quantiles": quantiles}
+    data = with_student(parts, own[f"{NETWORK}.npz"], facts)
+    return unit_models.write_unit_model(out, unit_models.NETWORK, device, data)
+
+
 def _write(file: Path, **arrays: NDArray[np.generic]) -> None:
     data = io.BytesIO()
     np.savez_compressed(data, allow_pickle=False, **arrays)
@@ -244,9 +265,9 @@ def _write(file: Path, **arrays: NDArray[np.generic]) -> None:
 
 
 def main() -> None:
-    """Read the options, and do one of the three."""
+    """Read the options, and do one of the four."""
     parser = argparse.ArgumentParser(prog="python -m lab.distil.elsewhere")
-    parser.add_argument("verb", choices=("pack", "fit", "keep"))
+    parser.add_argument("verb", choices=("pack", "fit", "keep", "serve"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--store", type=Path, default=Path("data"))
@@ -263,12 +284,17 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=MEMBERS)
     parser.add_argument("--network-epochs", type=int, help="fewer epochs of the networks, for a trial")
     parser.add_argument("--student", type=int, help="keep the student of this width")
+    parser.add_argument("--widen", type=float, default=1.0, help="for serve: intervals of latency, so many times")
+    parser.add_argument("--trees", type=Path, help="for serve: the fit whose trees and quantiles stay")
     options = parser.parse_args()
     if options.verb == "pack":
         pack(options.store, options.device, options.cache, options.folder)
         return
     if options.verb == "keep":
         keep(options.folder, options.store, options.device, options.cache, options.student)
+        return
+    if options.verb == "serve":
+        click.echo(f"written: {serve(options.folder, options.trees, options.out, options.device, options.widen)}")
         return
     device = default_device()
     student = Fit(

@@ -58,16 +58,12 @@ class Answers:
             return cls(**{name: arrays[name].astype(np.float64) for name in arrays.files})
 
 
-def ask(questions: Questions, newest: UnitNetwork, older: Sequence[UnitNetwork]) -> Answers:
-    """The answers of the teachers; each fit counts alike.
-
-    Older networks learned the bytes of a whole run before these were rounded, so they read them as they are.
-    """
+def ask(questions: Questions, networks: Sequence[UnitNetwork]) -> Answers:
+    """The answers of several fits, the newest first; each fit counts alike, and the spread is that of the newest."""
     parts = []
     for start in range(0, len(questions), _CHUNK):
         own = questions.of(slice(start, start + _CHUNK))
-        told = [newest.predict(own.encoded, own.bound_us)]
-        told += [network.predict(own.unrounded, own.bound_us) for network in older]
+        told = [network.predict(own.encoded, own.bound_us) for network in networks]
         power_w = np.mean([np.asarray(one.power_w) for one in told], axis=0)
         parts.append((np.mean([one.log_ratio for one in told], axis=0), power_w, told[0].spread))
     return Answers(*(np.concatenate(column) for column in zip(*parts, strict=True)))

@@ -6,27 +6,24 @@ size a multiple of 8, how full is the last tile) cannot be mixed, and are those 
 al., mixup: Beyond Empirical Risk Minimization, 2018; here the answer is not mixed but asked for.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.features.encoded import CATEGORIES_WIDTH, ENCODED_WIDTH, MEASURED_WIDTH, PLAIN, Encoded, encode
-from foretell.features.reuse import MOVED_IN_ALL
+from foretell.features.encoded import CATEGORIES_WIDTH, ENCODED_WIDTH, MEASURED_WIDTH, Encoded, encode
 from lab.distil.rows import Rows
 
-_MOVED = PLAIN.index(MOVED_IN_ALL)
 _CATEGORIES = slice(ENCODED_WIDTH - CATEGORIES_WIDTH, ENCODED_WIDTH)
 _CHUNK = 65_536
 
 
 @dataclass(frozen=True)
 class Questions:
-    """Units as the newest network reads them; ``moved`` are the bytes of their run as older ones do."""
+    """Units as networks read them."""
 
     encoded: Encoded
     bound_us: NDArray[np.float64]
-    moved: NDArray[np.float32]
 
     def __len__(self) -> int:
         return len(self.bound_us)
@@ -34,29 +31,21 @@ class Questions:
     @classmethod
     def about(cls, rows: Rows) -> "Questions":
         """The rows, encoded."""
-        return replace(cls.of_units(rows.features, rows.bound_us), moved=rows.moved.astype(np.float32))
+        return cls.of_units(rows.features, rows.bound_us)
 
     @classmethod
     def of_units(cls, features: NDArray[np.float32], bound_us: NDArray[np.float64]) -> "Questions":
-        """Units for teachers that all read them alike."""
+        """Units, encoded."""
         parts = [encode(features[start : start + _CHUNK]) for start in range(0, len(features), _CHUNK)]
         numbers, operators, launches = (
             np.concatenate([getattr(part, name) for part in parts]) for name in ("numbers", "operators", "launches")
         )
-        return cls(Encoded(numbers, operators, launches), bound_us, numbers[:, _MOVED])
-
-    @property
-    def unrounded(self) -> Encoded:
-        """The units as older networks read them."""
-        numbers = self.encoded.numbers.copy()
-        numbers[:, _MOVED] = self.moved
-        return replace(self.encoded, numbers=numbers)
+        return cls(Encoded(numbers, operators, launches), bound_us)
 
     def of(self, rows: slice | NDArray[np.intp]) -> "Questions":
         """Some of them."""
         own = self.encoded
-        encoded = Encoded(own.numbers[rows], own.operators[rows], own.launches[rows])
-        return Questions(encoded, self.bound_us[rows], self.moved[rows])
+        return Questions(Encoded(own.numbers[rows], own.operators[rows], own.launches[rows]), self.bound_us[rows])
 
     def with_more(self, other: "Questions") -> "Questions":
         """These, then the others."""
@@ -64,9 +53,7 @@ class Questions:
             (getattr(self.encoded, name), getattr(other.encoded, name)) for name in ("numbers", "operators", "launches")
         )
         encoded = Encoded(*(np.concatenate(pair) for pair in pairs))
-        return Questions(
-            encoded, np.concatenate([self.bound_us, other.bound_us]), np.concatenate([self.moved, other.moved])
-        )
+        return Questions(encoded, np.concatenate([self.bound_us, other.bound_us]))
 
 
 def between(questions: Questions, count: int, seed: int = 0) -> tuple[Questions, NDArray[np.intp]]:
@@ -93,6 +80,5 @@ def between(questions: Questions, count: int, seed: int = 0) -> tuple[Questions,
     made = Questions(
         Encoded(numbers, own.operators[first], own.launches[first]),
         np.exp(log_us[first] + way * (log_us[second] - log_us[first])),
-        questions.moved[first] + way * (questions.moved[second] - questions.moved[first]),
     )
     return made, np.stack([first, second], axis=1)

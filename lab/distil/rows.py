@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from foretell.datasets.splits import architecture_of
 from foretell.devices import find_device
 from foretell.errors import ForetellError
-from foretell.features import COLUMNS, extract_units
+from foretell.features import extract_units
 from foretell.features.pooled import DistinctUnits
 from foretell.graph import parse_dtype
 from foretell.records import Target, Workload
@@ -33,19 +33,17 @@ DTYPES = ("fp16", "bf16", "fp32")
 LARGEST_BATCH = 512
 CHANNELS_LAST = 0.3  # the share of other settings in this layout, which torch.compile takes too
 SPACE, FIRST_NETWORK = "the search space", 1_000_000
-_BYTES = [COLUMNS.index(name) for name in ("log_read_bytes", "log_written_bytes")]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Distinct units: features, bound, the bytes that the whole run moves, and the number of their architecture.
+    """Distinct units: features, bound, and the number of their architecture.
 
     ``is_measured`` flags those of workloads that were measured.
     """
 
     features: NDArray[np.float32]
     bound_us: NDArray[np.float64]
-    moved: NDArray[np.float64]
     architecture: NDArray[np.int64]
     is_measured: NDArray[np.bool_]
     names: NDArray[np.str_]
@@ -75,9 +73,9 @@ def collect(store: Path, device: str, cache: Path, more: int, networks: int, see
             continue  # not every batch size can be run
         if len(units):
             parts.append(_part(DistinctUnits.of(units), names.setdefault(name, len(names)), False))
-    features, bound_us, moved, owner, is_measured = (np.concatenate(column) for column in zip(*parts, strict=True))
+    features, bound_us, owner, is_measured = (np.concatenate(column) for column in zip(*parts, strict=True))
     kept = distinct(features)  # a row that was seen before teaches nothing new
-    return Rows(features[kept], bound_us[kept], moved[kept], owner[kept], is_measured[kept], np.array(list(names)))
+    return Rows(features[kept], bound_us[kept], owner[kept], is_measured[kept], np.array(list(names)))
 
 
 def distinct(features: NDArray[np.float32]) -> NDArray[np.intp]:
@@ -89,11 +87,8 @@ def distinct(features: NDArray[np.float32]) -> NDArray[np.intp]:
 
 def _part(units: DistinctUnits, owner: int, is_measured: bool) -> tuple[NDArray[Any], ...]:
     """The columns of `Rows` for one workload."""
-    bytes_of_one = (np.exp2(units.features[:, _BYTES].astype(np.float64)) - 1.0).sum(axis=1)
-    moved_bytes = float(bytes_of_one @ units.counts)
     count = len(units)
-    moved = np.full(count, np.log2(moved_bytes + 1.0))
-    return units.features, units.bound_us, moved, np.full(count, owner), np.full(count, is_measured)
+    return units.features, units.bound_us, np.full(count, owner), np.full(count, is_measured)
 
 
 def _others(store: Path, target: Target, more: int, networks: int, seed: int) -> Iterator[tuple[str, Workload]]:

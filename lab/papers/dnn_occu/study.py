@@ -222,7 +222,7 @@ def one_kind(counted: Counted, folder: Path) -> dict[str, dict[str, Cell]]:
     """Table V: errors on other transformers of networks that were fitted to ViT-T alone."""
     predictions = dict[str, Values]()
     for fit in plan_fits(counted):
-        if fit.study == ONE_KIND:
+        if fit.study == ONE_KIND and fit.file(folder).exists():
             predictions[fit.network] = np.full(len(counted.rows), np.nan)
             predictions[fit.network][fit.test] = _read(fit.file(folder))[0]
     return errors_by_name(counted, predictions, STUDENTS) if predictions else {}
@@ -293,11 +293,14 @@ def evaluate(
     store: Path, device: str, cache: Path, *, only_networks: bool = False, fit_seconds: float | None = None,
     processes: int = 1, log: Log = lambda _: None,
 ) -> list[Comparison]:  # fmt: skip
-    """All tables; networks are fitted on CUDA where torch finds it. With ``only_networks`` nothing is judged."""
+    """All tables; networks are fitted on CUDA where torch finds it. With ``only_networks`` nothing is judged.
+
+    With 0 ``fit_seconds`` nothing is fitted, and networks that lack a fold are left out.
+    """
     device = find_device(device).id
     counted, folder = read_counted_graphs(store, device, cache)
     planned = plan_fits(counted)
-    if only_networks or any(not one.file(folder).exists() for one in planned):
+    if fit_seconds != 0 and (only_networks or any(not one.file(folder).exists() for one in planned)):
         from foretell.predictors.unit.fit_network import default_device
         from lab.papers.dnn_occu.fitting import Fit
 
@@ -306,6 +309,10 @@ def evaluate(
         return []
     predictions, notes = {OURS: _ours(counted, store, device, cache, log)}, dict[str, Any]()
     for name in QUICKEST_FIRST:
+        lacking = [one.study for one in planned if one.network == name and not one.file(folder).exists()]
+        if set(lacking) - {ONE_KIND}:
+            log(f"{name} is left out: it was not fitted for {', '.join(lacking)}")
+            continue
         predictions[name], notes[name] = fold_predictions(counted, name, folder)
     predictions[MEAN] = _means(counted)
     kind_rows = one_kind(counted, folder)

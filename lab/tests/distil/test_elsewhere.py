@@ -6,17 +6,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretell.predictors.unit.fit_model import Settings, folds_of
+from foretell.predictors.sample import Sample
+from foretell.predictors.unit.fit_model import (
+    CrossFit,
+    Settings,
+    cross_fit_networks,
+    fit_unit_network,
+    folds_of,
+)
 from foretell.predictors.unit.fit_network import NetworkFit
+from foretell.predictors.unit.model import UnitModel
 from foretell.predictors.unit.network import UnitNetwork
 from foretell.predictors.unit.rows import UnitRows
 from foretell.training.cross_fits import ALL_DATA, cross_fits
 from foretell.training.examples import samples as sample_files
 from foretell.training.judging.protocol import groups_of
 from lab.distil import elsewhere
-from lab.distil.fit import Fit
+from lab.distil.__main__ import read_parts, with_student
+from lab.distil.fit import Fit, started
 from lab.distil.rows import SPACE, Rows
-from tests.small.small_samples import small_samples
+from tests.small.small_samples import QUICK, small_samples
 
 WIDTH = 16
 SETTINGS = Settings(
@@ -39,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     some = slice(0, 60)
     names = np.array([SPACE, groups_of(samples)[0], "nobody"])
     others = Rows(
-        rows.features[some] + np.float32(0.25), rows.bound_us[some], np.zeros(60), np.arange(60) % 3,
+        rows.features[some] + np.float32(0.25), rows.bound_us[some], np.arange(60) % 3,
         np.arange(60) < 6, names,
     )  # fmt: skip
     elsewhere.write_rows(others, folder / elsewhere.ROWS)
@@ -77,3 +86,25 @@ def test_a_student_of_a_fold_is_asked_about_no_unit_of_its_architectures(folder:
     assert {asked[row].tobytes() for row in np.flatnonzero(folds[rows.owner] == folds[0])} <= own
     # units between two belong to both
     assert (fold_of_row[plain:, 0] != fold_of_row[plain:, 1]).any()
+
+
+def test_a_student_is_served_with_the_trees_of_another_fit_and_its_own_errors(tmp_path: Path) -> None:
+    samples = small_samples()
+    data = fit_unit_network(samples, groups_of(samples), *_cross_fit(samples), QUICK)
+    trees, student = tmp_path / "trees.zip", tmp_path / "student.zip"
+    trees.write_bytes(data)
+    parts = read_parts(trees)
+    other = started(UnitNetwork.load(parts["network.npz"]), 0).to_bytes()
+    student.write_bytes(with_student(parts, other, {"held_out": {"latency_ms": 0.5}}))
+    file = elsewhere.serve(student, trees, tmp_path / "out", "h200", 1.5)
+    made, before = UnitModel.load(file.read_bytes()), UnitModel.load(data)
+    assert made.network is not None
+    assert made.network.is_distilled
+    assert made.card["held_out"] == {"latency_ms": 0.5}
+    assert made.card["quantiles"]["latency_ms"] == pytest.approx(1.5 * before.card["quantiles"]["latency_ms"])
+    assert made.models.keys() == before.models.keys()
+    assert (tmp_path / "out" / "index.json").exists()
+
+
+def _cross_fit(samples: list[Sample]) -> tuple[CrossFit]:
+    return tuple(cross_fit_networks(samples, [folds_of(groups_of(samples), QUICK)], QUICK, "cpu"))  # type: ignore[return-value]

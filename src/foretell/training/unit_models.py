@@ -127,6 +127,11 @@ def train(
         if only_networks:
             return None
         data = fit_unit_network(samples, groups, fit, settings, log)
+    return write_unit_model(out, predictor, device, data)
+
+
+def write_unit_model(out: Path, predictor: str, device: str, data: bytes) -> Path:
+    """Write a fitted predictor, and its entry in the index beside it."""
     file = out / f"{predictor}-{device}.zip"
     write_whole(file, data)
     index_file = out / INDEX
