@@ -41,6 +41,7 @@ class Remade:
 
 
 _SET, _ARMS = "out/o/dippm-set.npz", "out/dippm"
+_GRID = "out/o/grid-set.npz"
 _NARROW, _TRAPPM = "out/dippm-narrow", "out/trappm-narrow"
 _ON_CPU = "--width 64 --whole --processes 1 --device cpu"  # copies that a core can fit; a second run goes on
 _NETWORKS = "dippm gcn gat gin nnlqp brp-nas mlp trappm"
@@ -81,7 +82,12 @@ REMADE = (
     Remade("lilou-analyser", "reports/lilou.md", ("lab evaluate lilou-analyser --report --fit-seconds 218",)),
     Remade("lilou-patterns", None, ("lab.papers.lilou.patterns",), 0.1),
     Remade("lilou-sizes", None, ("lab.papers.lilou.input_sizes",), 6),
-    Remade("dnn-occu", None, ("lab evaluate dnn-occu --fit-seconds 75",)),
+    Remade("dippm-grid", "reports/dippm-grid.md",
+           ("lab.papers.dippm.grid_set graphs", f"lab.papers.dippm.grid_set join {_GRID}",
+            f"lab.papers.dippm.fits {_GRID} out/dippm-grid --parts grid --processes 12 --seconds 545",
+            f"lab.papers.dippm.report {_GRID} out/dippm-grid/dippm-arms.npz --name dippm-grid"), 25, 545),
+    Remade("dnn-occu", "reports/dnn-occu.md",
+           ("lab evaluate dnn-occu --fit-seconds 300 --processes 4 --report",), 10, 480),
     Remade("flattened", "reports/flattened-gpu.md", ("lab evaluate flattened --report",)),
     Remade("flattened-cpu", "reports/flattened-cpu.md",
            ("lab evaluate flattened -d cpu --store data-cpu --report",), 8),

@@ -12,6 +12,7 @@ fitted to it. 3. *architecture-SEED*: the cross-fits of the splits that judge.
 """
 
 import argparse
+import functools
 import io
 import json
 import time
@@ -43,8 +44,8 @@ from foretell.training.examples import samples as sample_files
 from foretell.training.examples.unit_classes import read_unit_classes
 from foretell.training.judging.protocol import groups_of
 from lab.distil.__main__ import read_parts, with_student
-from lab.distil.fit import Answers, Fit, distil, started
-from lab.distil.questions import Questions, between
+from lab.distil.fit import Answers, Fit, distil, started, with_spread
+from lab.distil.questions import Questions, between, beyond
 from lab.distil.rows import SPACE, Rows, collect, distinct
 
 SAMPLES, FOLDS, ROWS = "samples.npz", "folds.npz", "rows.npz"
@@ -52,6 +53,8 @@ SPLIT, SEEDS = "architecture", range(5)
 MEMBERS, FOLD_MEMBERS = 6, 2
 SERVED = 3  # members of the network that is kept beside its students
 STUDENT = "student"
+_SPREAD_ROWS = 60_000
+_BEYOND = {0: 1.0, 1: 0.25, 2: 0.25, 4: 0.25, 6: 0.25}  # octaves → the share of these rows
 _OF_NO_FOLD, _UNKNOWN = -2, -3  # a network of the search space may teach every student
 
 
@@ -242,20 +245,36 @@ def keep(out: Path, store: Path, device: str, cache: Path, student: int | None) 
         click.echo(f"written: {target}")
 
 
-def serve(student: Path, trees: Path, out: Path, device: str, widen: float) -> Path:
+def serve(
+    student: Path, trees: Path, out: Path, device: str, widen: float = 1.0, teachers: Sequence[Path] = (),
+    samples: Sequence[Sample] = (),
+) -> Path:  # fmt: skip
     """A predictor with the network of a student and the trees of another fit; ``widen`` scales intervals of latency.
 
-    The members of a student agree more than those of a fit: the spread that the trees read is smaller, so that the
-    intervals are too narrow. Quantiles of the student's own folds are too wide: each of its fold's students has fewer
-    teachers and less data. ``widen`` is chosen where both miss 90 % equally.
+    A student may be better than the folds of the fit that calibrated the trees, or worse: ``widen`` says so. With
+    ``teachers``, its output for the spread is fitted to theirs on units of the ``samples``, and on larger ones.
     """
     own, parts = read_parts(student), read_parts(trees)
+    network = UnitNetwork.load(own[f"{NETWORK}.npz"])
+    if teachers:
+        others = [UnitNetwork.load(read_parts(file)[f"{NETWORK}.npz"]) for file in teachers]
+        network = with_spread(network, others, _near_and_beyond(samples))
     card, kept = json.loads(own["card.json"]), json.loads(parts["card.json"])
     quantiles = {**kept["quantiles"], "latency_ms": kept["quantiles"]["latency_ms"] * widen}
     facts = {name: card[name] for name in ("held_out", "held_out_by_family")}
     facts |= {"student": True, "quantiles": quantiles}
-    data = with_student(parts, own[f"{NETWORK}.npz"], facts)
+    data = with_student(parts, network.to_bytes(), facts)
     return unit_models.write_unit_model(out, unit_models.NETWORK, device, data)
+
+
+def _near_and_beyond(samples: Sequence[Sample]) -> Questions:
+    """Measured units, and units with all sizes 1, 2, 4 and 6 octaves larger."""
+    rows, random = UnitRows.of(samples), np.random.default_rng(1)
+    parts = []
+    for octaves, share in _BEYOND.items():
+        some = random.choice(len(rows.counts), min(round(share * _SPREAD_ROWS), len(rows.counts)), replace=False)
+        parts.append(beyond(rows.features[some], rows.bound_us[some], octaves))
+    return functools.reduce(Questions.with_more, parts)
 
 
 def _write(file: Path, **arrays: NDArray[np.generic]) -> None:
@@ -286,6 +305,7 @@ def main() -> None:
     parser.add_argument("--student", type=int, help="keep the student of this width")
     parser.add_argument("--widen", type=float, default=1.0, help="for serve: intervals of latency, so many times")
     parser.add_argument("--trees", type=Path, help="for serve: the fit whose trees and quantiles stay")
+    parser.add_argument("--teachers", type=Path, nargs="+", help="for serve: fits whose members' spread it learns")
     options = parser.parse_args()
     if options.verb == "pack":
         pack(options.store, options.device, options.cache, options.folder)
@@ -294,7 +314,10 @@ def main() -> None:
         keep(options.folder, options.store, options.device, options.cache, options.student)
         return
     if options.verb == "serve":
-        click.echo(f"written: {serve(options.folder, options.trees, options.out, options.device, options.widen)}")
+        samples = sample_files.read_samples(options.store, options.device, options.cache) if options.teachers else []
+        teachers = options.teachers or []
+        made = serve(options.folder, options.trees, options.out, options.device, options.widen, teachers, samples)
+        click.echo(f"written: {made}")
         return
     device = default_device()
     student = Fit(

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from foretell.predictors.unit.blocks import blocks_for, plain_blocks, weights_of
-from foretell.predictors.unit.network import CLIP_AT, KERNEL_LIMITS, LEAST_SPREAD, UnitNetwork, weight_names
+from foretell.predictors.unit.network import CLIP_AT, KERNEL_LIMITS, LEAST_SPREAD, UnitNetwork, scaled, weight_names
 from lab.distil.questions import Questions
 
 _CODES = 600
@@ -29,6 +29,7 @@ _LONGEST_US = 2000.0  # beyond this, a longer unit weighs no more
 _ERRORS = (0.02, 0.02, 0.3)  # Huber loss of time, power and the logarithm of the spread: errors above are linear
 _WEIGHTS = (1.0, 0.3, 0.02)
 _CHUNK = 65_536
+_RIDGE = 1e-4  # beside mean squares of the last layer's outputs, which are about one
 
 Log = Callable[[str], None]
 Values = NDArray[np.float64]
@@ -267,3 +268,25 @@ def _away(arrays: dict[str, Any], data: _Data) -> str:
             found.append((told[0] - data.targets[one, rows]).abs().mean(dim=0).tolist())
     times, powers, spreads = (", ".join(f"{value:.4f}" for value in column) for column in zip(*found, strict=True))
     return f"held out: {times} from the teacher in log(time), {powers} in log(power), {spreads} in log(spread)"
+
+
+def with_spread(student: UnitNetwork, teachers: Sequence[UnitNetwork], questions: Questions) -> UnitNetwork:
+    """The student with its output for the spread fitted anew, by least squares on its last layer.
+
+    A student that was asked about measured sizes alone says of sizes beyond them what it says of measured ones, while
+    its teachers' members drift apart there. The questions have both.
+    """
+    spreads = [network.predict(questions.encoded, questions.bound_us).spread for network in teachers]
+    target = np.log(np.mean(spreads, axis=0) + LEAST_SPREAD)
+    encoded = questions.encoded
+    numbers = scaled(student.bins.with_positions(encoded.numbers), student.middle, student.spread)
+    hidden = student.hidden(0, numbers, np.minimum(encoded.operators, student.operators - 1)).astype(np.float64)
+    design = np.column_stack([hidden, np.ones(len(hidden))])
+    normal = design.T @ design
+    normal[np.diag_indices(len(normal))] += _RIDGE * len(hidden)
+    solved = np.linalg.solve(normal, design.T @ target)
+    weights = dict(student.weights)
+    for name, values in (("leave", solved[:-1]), ("leave_bias", solved[-1:])):
+        weights[name] = weights[name].copy()
+        weights[name][0, :, 3] = values
+    return UnitNetwork(weights, student.bins, student.middle, student.spread, student.most_w)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.features import COLUMNS
 from foretell.features.encoded import CATEGORIES_WIDTH, ENCODED_WIDTH, MEASURED_WIDTH, Encoded, encode
 from lab.distil.rows import Rows
 
@@ -82,3 +83,11 @@ def between(questions: Questions, count: int, seed: int = 0) -> tuple[Questions,
         np.exp(log_us[first] + way * (log_us[second] - log_us[first])),
     )
     return made, np.stack([first, second], axis=1)
+
+
+def beyond(features: NDArray[np.float32], bound_us: NDArray[np.float64], octaves: float) -> Questions:
+    """The units with all of their sizes so many octaves larger."""
+    pushed = features.copy()
+    sizes = [place for place, name in enumerate(COLUMNS) if name.startswith("log_")]
+    pushed[:, sizes] = np.where(pushed[:, sizes] > 0, pushed[:, sizes] + np.float32(octaves), pushed[:, sizes])
+    return Questions.of_units(pushed, bound_us * 2.0**octaves)

@@ -6,8 +6,8 @@ import pytest
 from foretell.features.encoded import MEASURED_WIDTH, encode
 from foretell.predictors.unit.network import UnitNetwork
 from foretell.predictors.unit.predictor import shipped
-from lab.distil.fit import Fit, ask, distil, started
-from lab.distil.questions import Questions, between
+from lab.distil.fit import Fit, ask, distil, started, with_spread
+from lab.distil.questions import Questions, between, beyond
 from lab.distil.rows import Rows, _part
 from tests.small.small_samples import small_samples
 
@@ -23,9 +23,16 @@ def rows() -> Rows:
 
 @pytest.fixture(scope="module")
 def teacher() -> UnitNetwork:
+    """Three members that agree on most and not on all: those of the shipped network, each a little different."""
     network = shipped("h200", "unit-network").network
     assert network is not None
-    return network
+    random = np.random.default_rng(0)
+    weights = {}
+    for name, array in network.weights.items():
+        plain = array[:, :, :3] if name.startswith("leave") else array
+        noise = random.standard_normal((3, *plain.shape[1:])).astype(np.float32)
+        weights[name] = plain[:1] + 0.03 * plain.std() * noise * (plain.shape[1] > 1)
+    return UnitNetwork(weights, network.bins, network.middle, network.spread, network.most_w)
 
 
 def test_each_fit_counts_alike_and_the_spread_is_that_of_the_newest(rows: Rows, teacher: UnitNetwork) -> None:
@@ -73,3 +80,16 @@ def test_units_between_two_have_their_kind_and_sizes_between_theirs(rows: Rows) 
     together = questions.with_more(more)
     np.testing.assert_array_equal(together.of(slice(len(questions), None)).bound_us, more.bound_us)
     np.testing.assert_array_equal(together.encoded.numbers[: len(questions)], questions.encoded.numbers)
+
+
+def test_the_spread_of_teachers_is_learned_also_beyond_what_was_measured(rows: Rows, teacher: UnitNetwork) -> None:
+    near, far = (beyond(rows.features, rows.bound_us, octaves) for octaves in (0.0, 4.0))
+    student = with_spread(started(teacher, 0), [teacher], near.with_more(far))
+    for questions in (near, far):
+        told, said = (network.predict(questions.encoded, questions.bound_us) for network in (teacher, student))
+        assert np.corrcoef(np.log(told.spread + 0.005), np.log(said.spread + 0.005))[0, 1] > 0.5
+        assert np.median(said.spread) == pytest.approx(np.median(told.spread), rel=0.4)
+    # times and powers stay
+    before = started(teacher, 0).predict(near.encoded, near.bound_us)
+    after = student.predict(near.encoded, near.bound_us)
+    np.testing.assert_array_equal(before.log_ratio, after.log_ratio)
