@@ -7,9 +7,6 @@ trees, its reach and its quantiles stay. ``--minutes`` is the time of one core; 
 
 import argparse
 import hashlib
-import io
-import json
-import zipfile
 from pathlib import Path
 
 import click
@@ -17,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.files import write_whole
-from foretell.predictors.unit.model import NETWORK, write
+from foretell.predictors.unit.model import NETWORK
 from foretell.predictors.unit.network import UnitNetwork
 from lab.distil.fit import Answers, Fit, ask, distil, started
+from lab.distil.fitted import read_parts, with_student
 from lab.distil.questions import Questions, between
 from lab.distil.rows import SPACE, Rows, collect
 
@@ -99,20 +97,6 @@ def _with_between(
 
 def _key(options: argparse.Namespace) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in options.files)).hexdigest()[:16]
-
-
-def read_parts(file: Path) -> dict[str, bytes]:
-    """The files in a fitted predictor."""
-    with zipfile.ZipFile(file) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
-
-
-def with_student(parts: dict[str, bytes], network: bytes, facts: dict[str, object]) -> bytes:
-    """A fitted predictor with another network in it, and more facts in its card; its trees and quantiles stay."""
-    card = {**json.loads(parts["card.json"]), **facts}
-    known = np.load(io.BytesIO(parts["known.npy"]), allow_pickle=False)
-    models = {name.removesuffix(".npz"): data for name, data in parts.items() if name.endswith(".npz")}
-    return write({**models, NETWORK: network}, card, known)
 
 
 if __name__ == "__main__":

@@ -43,8 +43,8 @@ from foretell.training.cross_fits import ALL_DATA, save_cross_fit
 from foretell.training.examples import samples as sample_files
 from foretell.training.examples.unit_classes import read_unit_classes
 from foretell.training.judging.protocol import groups_of
-from lab.distil.__main__ import read_parts, with_student
 from lab.distil.fit import Answers, Fit, distil, started, with_spread
+from lab.distil.fitted import read_parts, with_student
 from lab.distil.questions import Questions, between, beyond
 from lab.distil.rows import SPACE, Rows, collect, distinct
 

@@ -22,8 +22,8 @@ from foretell.training.cross_fits import ALL_DATA, cross_fits
 from foretell.training.examples import samples as sample_files
 from foretell.training.judging.protocol import groups_of
 from lab.distil import elsewhere
-from lab.distil.__main__ import read_parts, with_student
 from lab.distil.fit import Fit, started
+from lab.distil.fitted import read_parts, with_student
 from lab.distil.rows import SPACE, Rows
 from tests.small.small_samples import QUICK, small_samples
 

@@ -134,26 +134,19 @@ class UnitNetwork:
 
     def forward(self, member: int, numbers: NDArray[np.float32], codes: NDArray[np.int64]) -> NDArray[np.float32]:
         """The outputs of one member for scaled numbers with their bins."""
-        own = {name: array[member] for name, array in self.weights.items()}
-        # exp overflows to infinity for very negative values, and x / infinity is the right limit of SiLU, 0
-        with np.errstate(over="ignore"):
-            return self._outputs(own, numbers, codes)
+        leave, bias = self.weights["leave"][member], self.weights["leave_bias"][member]
+        return np.asarray(self.hidden(member, numbers, codes) @ leave + bias)
 
     def hidden(self, member: int, numbers: NDArray[np.float32], codes: NDArray[np.int64]) -> NDArray[np.float32]:
         """The last layer of one member, which the outputs are linear in."""
         own = {name: array[member] for name, array in self.weights.items()}
+        # exp overflows to infinity for very negative values, and x / infinity is the right limit of SiLU, 0
         with np.errstate(over="ignore"):
-            return self._last_layer(own, numbers, codes)
-
-    def _outputs(self, own: Weights, numbers: NDArray[np.float32], codes: NDArray[np.int64]) -> NDArray[np.float32]:
-        return np.asarray(self._last_layer(own, numbers, codes) @ own["leave"] + own["leave_bias"])
-
-    def _last_layer(self, own: Weights, numbers: NDArray[np.float32], codes: NDArray[np.int64]) -> NDArray[np.float32]:
-        state = numbers @ own["enter"] + own["embedding"][codes] @ own["enter_code"] + own["enter_bias"]
-        for block in range(self.blocks):
-            inner = _silu(_normed(state) * own[f"scale{block}"] @ own[f"up{block}"] + own[f"up_bias{block}"])
-            state = state + inner @ own[f"down{block}"] + own[f"down_bias{block}"]
-        return _silu(_normed(state) * own["last_scale"])
+            state = numbers @ own["enter"] + own["embedding"][codes] @ own["enter_code"] + own["enter_bias"]
+            for block in range(self.blocks):
+                inner = _silu(_normed(state) * own[f"scale{block}"] @ own[f"up{block}"] + own[f"up_bias{block}"])
+                state = state + inner @ own[f"down{block}"] + own[f"down_bias{block}"]
+            return _silu(_normed(state) * own["last_scale"])
 
     def to_bytes(self) -> bytes:
         """The network as one .npz file: large matrices as int8 with a scale a column, the rest as float16."""
