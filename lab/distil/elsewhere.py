@@ -1,14 +1,16 @@
 """Lab: distil: a whole fit on a machine that has a GPU and no store: networks, students that learn from them, splits.
 
-``python -m lab.distil.elsewhere pack FOLDER`` writes what the other machine needs, ``… fit FOLDER OUT`` fits there, and
-``… keep OUT`` puts the result where ``foretell train`` and ``foretell evaluate`` look for fitted networks. ``… serve
-STUDENT.zip OUT --trees FITTED.zip`` puts a student that ``foretell train`` made into a fit whose intervals were
-calibrated before; its errors on unseen architectures stay those of its own folds.
+``python -m lab.distil.elsewhere pack FOLDER`` writes what the other machine needs, ``… fit FOLDER OUT`` and ``… splits
+FOLDER OUT`` fit there, and ``… keep OUT`` puts the result where ``foretell train`` and ``foretell evaluate`` look for
+fitted networks. ``… serve STUDENT.zip OUT --trees FITTED.zip`` puts a student that ``foretell train`` made into a fit
+whose intervals were calibrated before; its errors on unseen architectures stay those of its own folds.
 
 1. *all-0*: the cross-fit over all data, with more members than are served. 2. *student-WIDTH*: one network that learns
-what all members say, and one for each fold of architectures, which learns from the networks without that fold and from
-no unit of its architectures. So what a student says of unseen architectures is known, and trees and intervals can be
-fitted to it. 3. *architecture-SEED*: the cross-fits of the splits that judge.
+what all members say (and with ``--older FITTED.zip``, what another fit says), and one for each fold of architectures,
+which learns from the networks without that fold and from no unit of its architectures. So what a student says of unseen
+architectures is known, and trees and intervals can be fitted to it. 3. *architecture-SEED*: the networks of the splits
+that judge. They answer for the test side, which they have not seen. The trees beside them are fitted to the other sides
+alone, and to what the networks of *all-0*'s folds say of these: a quarter of the networks that whole cross-fits need.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import functools
 import io
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,7 +32,6 @@ from foretell.predictors.unit.fit_model import (
     CrossFit,
     Settings,
     combine,
-    cross_fit_networks,
     folds_of,
     learning_samples,
 )
@@ -39,23 +40,25 @@ from foretell.predictors.unit.model import NETWORK
 from foretell.predictors.unit.network import UnitNetwork, UnitPredictions
 from foretell.predictors.unit.rows import UnitRows
 from foretell.training import unit_models
-from foretell.training.cross_fits import ALL_DATA, save_cross_fit
+from foretell.training.cross_fits import ALL_DATA, cross_fits, save_cross_fit
 from foretell.training.examples import samples as sample_files
 from foretell.training.examples.unit_classes import read_unit_classes
 from foretell.training.judging.protocol import groups_of
-from lab.distil.fit import Answers, Fit, distil, started, with_spread
+from lab.distil.fit import Answers, Fit, ask, distil, started, with_spread
 from lab.distil.fitted import read_parts, with_student
 from lab.distil.questions import Questions, between, beyond
-from lab.distil.rows import SPACE, Rows, collect, distinct
+from lab.distil.rows import SINGLE, SPACE, Rows, collect, distinct
+from lab.distil.singles import single_operators
 
-SAMPLES, FOLDS, ROWS = "samples.npz", "folds.npz", "rows.npz"
+SAMPLES, FOLDS, ROWS, SINGLES = "samples.npz", "folds.npz", "rows.npz", "singles.npz"
 SPLIT, SEEDS = "architecture", range(5)
-MEMBERS, FOLD_MEMBERS = 6, 2
+MEMBERS, FOLD_MEMBERS, SPLIT_MEMBERS = 6, 2, 2
 SERVED = 3  # members of the network that is kept beside its students
 STUDENT = "student"
 _SPREAD_ROWS = 60_000
 _BEYOND = {0: 1.0, 1: 0.25, 2: 0.25, 4: 0.25, 6: 0.25}  # octaves → the share of these rows
-_OF_NO_FOLD, _UNKNOWN = -2, -3  # a network of the search space may teach every student
+_OF_NO_FOLD, _UNKNOWN = -2, -3  # a network of the search space, and a single operator, may teach every student
+_SINGLE_OPERATORS = 150_000
 
 
 def pack(store: Path, device: str, cache: Path, folder: Path) -> None:
@@ -70,6 +73,8 @@ def pack(store: Path, device: str, cache: Path, folder: Path) -> None:
     if not (folder / ROWS).exists():
         rows = collect(store, device, cache, more=5, networks=600)
         write_rows(rows, folder / ROWS)
+    if not (folder / SINGLES).exists():
+        write_rows(single_operators(device, _SINGLE_OPERATORS), folder / SINGLES)
 
 
 def write_rows(rows: Rows, file: Path) -> None:
@@ -82,44 +87,63 @@ def write_rows(rows: Rows, file: Path) -> None:
 
 
 def fit(
-    folder: Path, out: Path, widths: Sequence[int], student: Fit, more: int, settings: Settings, seeds: int
-) -> None:
-    """Fit everything that ``out`` does not have."""
-    began, device = time.monotonic(), default_device()
-
-    def log(text: str) -> None:
-        click.echo(f"{time.monotonic() - began:.0f} s: {text}")
-
-    samples = sample_files.load_samples(folder / SAMPLES)
-    with np.load(folder / FOLDS, allow_pickle=False) as arrays:
-        folds = {name: arrays[name] for name in arrays.files}
-    classes, rows = folds.pop("classes"), UnitRows.of(samples)
+    folder: Path, out: Path, widths: Sequence[int], student: Fit, more: int, settings: Settings,
+    older: UnitNetwork | None = None,
+) -> None:  # fmt: skip
+    """Fit the networks of all data, and the students that ``out`` does not have."""
+    log, device = _logger(), default_device()
+    samples, folds, classes = _read(folder)
+    rows = UnitRows.of(samples)
     own = folds[ALL_DATA]
     fitted = fit_networks(rows, learning_samples(own, settings), settings.network, device, log, classes)
     save_cross_fit(_cross_fit(fitted, rows, own, settings), out / f"{ALL_DATA}.npz")
     log(f"{ALL_DATA} is written")
     waiting = [width for width in widths if not (out / f"{STUDENT}-{width}.npz").exists()]
     if waiting:
-        asked = _asked(samples, own, fitted, folder / ROWS, more, settings)
+        asked = _asked(samples, own, fitted, folder, more, settings, older)
         log(f"all members have answered {len(asked.questions)} questions")
         for width in waiting:
             one = fit_students(rows, own, fitted, asked, replace(student, width=width), settings, log)
             save_cross_fit(one, out / f"{STUDENT}-{width}.npz")
             log(f"{STUDENT}-{width} is written")
-    _fit_splits(samples, folds, classes, out, seeds, replace(settings, members=3, fold_members=2), log)
 
 
-def _fit_splits(
-    samples: Sequence[Sample], folds: Mapping[str, NDArray[np.intp]], classes: Classes,
-    out: Path, seeds: int, settings: Settings, log: unit_models.Log,
-) -> None:  # fmt: skip
+def splits(folder: Path, out: Path, seeds: int, settings: Settings) -> None:
+    """Fit the networks of the splits that ``out`` does not have; *all-0* must be there."""
+    log = _logger()
+    samples, folds, classes = _read(folder)
     names = [name for name in folds if name.startswith(SPLIT)][:seeds]
     names = [name for name in names if not (out / f"{name}.npz").exists()]
-    if names:
-        log(f"networks for {', '.join(names)}")
-        fits = cross_fit_networks(samples, [folds[name] for name in names], settings, None, log, classes)
-        for name, one in zip(names, fits, strict=True):
-            save_cross_fit(one, out / f"{name}.npz")
+    if not names:
+        return
+    log(f"networks for {', '.join(names)}")
+    all_data = {ALL_DATA: out / f"{ALL_DATA}.npz"}
+    (known,) = cross_fits(samples, {ALL_DATA: folds[ALL_DATA]}, settings, all_data).values()
+    rows, members = UnitRows.of(samples), settings.members
+    learns = np.repeat(np.stack([folds[name] >= 0 for name in names]), members, axis=0)
+    fitted = fit_networks(rows, learns, settings.network, default_device(), log, classes)
+    predictions = list(fitted.predictions())
+    for number, name in enumerate(names):
+        own = list(range(number * members, (number + 1) * members))
+        served = _mean([predictions[member] for member in own])
+        # what is seen, and what is not
+        joined = combine([known.predictions], served, np.where(folds[name] >= 0, 0, -1)[rows.owner])
+        save_cross_fit(CrossFit(joined, fitted.network(own).to_bytes()), out / f"{name}.npz")
+        log(f"{name} is written")
+
+
+def _logger() -> unit_models.Log:
+    began = time.monotonic()
+    return lambda text: click.echo(f"{time.monotonic() - began:.0f} s: {text}")
+
+
+def _read(folder: Path) -> tuple[list[Sample], dict[str, NDArray[np.intp]], Classes]:
+    """The samples, the folds of each cross-fit, and the classes of kernels."""
+    samples = sample_files.load_samples(folder / SAMPLES)
+    with np.load(folder / FOLDS, allow_pickle=False) as arrays:
+        folds = {name: arrays[name] for name in arrays.files}
+    classes = folds.pop("classes")
+    return samples, folds, classes
 
 
 def _members(settings: Settings) -> list[list[int]]:
@@ -157,16 +181,24 @@ class Asked:
 
 
 def _asked(
-    samples: Sequence[Sample], folds: NDArray[np.intp], fitted: FittedNetworks, others: Path, more: int,
-    settings: Settings,
+    samples: Sequence[Sample], folds: NDArray[np.intp], fitted: FittedNetworks, folder: Path, more: int,
+    settings: Settings, older: UnitNetwork | None,
 ) -> Asked:  # fmt: skip
-    questions, fold_of_row = _questions(samples, folds, others, more)
+    questions, fold_of_row = _questions(samples, folds, (folder / ROWS, folder / SINGLES), more)
     answers = []
     for members in _members(settings):
         told = fitted.told(members, questions.encoded, questions.bound_us)
         assert told.power_w is not None
         answers.append(Answers(told.log_ratio, told.power_w, told.spread))
+    if older is not None:
+        # it has seen all architectures, so it teaches the one that is served alone
+        answers[-1] = _between(answers[-1], ask(questions, [older]))
     return Asked(questions, fold_of_row, answers)
+
+
+def _between(one: Answers, other: Answers) -> Answers:
+    """The mean of two teachers; how far members are apart is the first one's."""
+    return Answers((one.log_ratio + other.log_ratio) / 2, (one.power_w + other.power_w) / 2, one.spread)
 
 
 def fit_students(
@@ -210,18 +242,20 @@ def _spread_out(said: UnitPredictions, held: NDArray[np.intp], count: int) -> Un
 
 
 def _questions(
-    samples: Sequence[Sample], folds: NDArray[np.intp], others: Path, more: int
+    samples: Sequence[Sample], folds: NDArray[np.intp], others: Sequence[Path], more: int
 ) -> tuple[Questions, NDArray[np.intp]]:
     """All questions, and for each the folds of the two architectures that it is about."""
     groups = groups_of(samples)
     fold_of = dict(zip(groups, folds.tolist(), strict=True))
     rows = UnitRows.of(samples)
-    with np.load(others, allow_pickle=False) as arrays:
-        fold_of[SPACE] = _OF_NO_FOLD
-        names = [fold_of.get(name, _UNKNOWN) for name in arrays["names"].tolist()]
-        features = np.concatenate([rows.features, arrays["features"].T])
-        bound_us = np.concatenate([rows.bound_us, arrays["bound_us"]])
-        fold = np.concatenate([folds[rows.owner], np.array(names, np.intp)[arrays["architecture"]]])
+    fold_of[SPACE] = fold_of[SINGLE] = _OF_NO_FOLD
+    features, bound_us, fold = rows.features, rows.bound_us, folds[rows.owner]
+    for file in others:
+        with np.load(file, allow_pickle=False) as arrays:
+            names = [fold_of.get(name, _UNKNOWN) for name in arrays["names"].tolist()]
+            features = np.concatenate([features, arrays["features"].T])
+            bound_us = np.concatenate([bound_us, arrays["bound_us"]])
+            fold = np.concatenate([fold, np.array(names, np.intp)[arrays["architecture"]]])
     kept = distinct(features)
     kept = kept[fold[kept] != _UNKNOWN]
     plain = Questions.of_units(features[kept], bound_us[kept])
@@ -284,15 +318,15 @@ def _write(file: Path, **arrays: NDArray[np.generic]) -> None:
 
 
 def main() -> None:
-    """Read the options, and do one of the four."""
+    """Read the options, and do one of the five."""
     parser = argparse.ArgumentParser(prog="python -m lab.distil.elsewhere")
-    parser.add_argument("verb", choices=("pack", "fit", "keep", "serve"))
+    parser.add_argument("verb", choices=("pack", "fit", "splits", "keep", "serve"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--store", type=Path, default=Path("data"))
     parser.add_argument("--cache", type=Path, default=Path("out/training"))
     parser.add_argument("--device", default="h200")
-    parser.add_argument("--widths", default="320,256", help="of the students; the first ones come before the splits")
+    parser.add_argument("--widths", default="320,256", help="of the students")
     parser.add_argument("--blocks", type=int, default=4)
     parser.add_argument("--minutes", type=float, default=2.0, help="for the students of one width")
     parser.add_argument("--epochs", type=int, default=40)
@@ -302,6 +336,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="of the splits")
     parser.add_argument("--members", type=int, default=MEMBERS)
     parser.add_argument("--network-epochs", type=int, help="fewer epochs of the networks, for a trial")
+    parser.add_argument("--older", type=Path, help="for fit: a fitted predictor that teaches the served student, too")
     parser.add_argument("--student", type=int, help="keep the student of this width")
     parser.add_argument("--widen", type=float, default=1.0, help="for serve: intervals of latency, so many times")
     parser.add_argument("--trees", type=Path, help="for serve: the fit whose trees and quantiles stay")
@@ -327,8 +362,12 @@ def main() -> None:
     settings = Settings(device=options.device, members=options.members, fold_members=FOLD_MEMBERS)
     if options.network_epochs:
         settings = replace(settings, network=replace(settings.network, epochs=options.network_epochs))
+    if options.verb == "splits":
+        splits(options.folder, options.out, options.seeds, replace(settings, members=SPLIT_MEMBERS))
+        return
     widths = [int(width) for width in options.widths.split(",")]
-    fit(options.folder, options.out, widths, student, options.between, settings, options.seeds)
+    older = UnitNetwork.load(read_parts(options.older)[f"{NETWORK}.npz"]) if options.older else None
+    fit(options.folder, options.out, widths, student, options.between, settings, older)
 
 
 if __name__ == "__main__":

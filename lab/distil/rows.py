@@ -32,7 +32,7 @@ from foretell.training.judging.protocol import groups_of
 DTYPES = ("fp16", "bf16", "fp32")
 LARGEST_BATCH = 512
 CHANNELS_LAST = 0.3  # the share of other settings in this layout, which torch.compile takes too
-SPACE, FIRST_NETWORK = "the search space", 1_000_000
+SPACE, SINGLE, FIRST_NETWORK = "the search space", "single operators", 1_000_000
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def operators(tables: Path, shapes: int = _SHAPES) -> Iterator[Operator]:
     yield from _layers(tables, shapes)
 
 
-def _one(
+def one_operator(
     op: str, inputs: Mapping[str, tuple[Shape, str]], output: Shape, dtype: str, attributes: Mapping[str, object] = {}
 ) -> Graph:
     """A graph of one operator; ``inputs`` has a shape and a kind for each."""
@@ -81,25 +81,49 @@ def _one(
 def product(rows: int, inner: int, columns: int, dtype: str, *, bias: bool = False) -> Graph:
     """A linear layer."""
     inputs = {"x": ((rows, inner), "input"), "w": ((columns, inner), "parameter")}
-    return _one(
+    return one_operator(
         "Gemm", inputs | ({"b": ((columns,), "parameter")} if bias else {}), (rows, columns), dtype, {"transB": 1}
     )
 
 
 def elementwise(op: str, operands: int, shape: Shape, dtype: str) -> Graph:
     """An operator on each element."""
-    return _one(op, dict.fromkeys("ab"[:operands], (shape, "input")), shape, dtype)
+    return one_operator(op, dict.fromkeys("ab"[:operands], (shape, "input")), shape, dtype)
 
 
-def _norm(rows: int, row: int, dtype: str) -> Graph:
+def softmax(rows: int, row: int, dtype: str) -> Graph:
+    """A softmax of each row."""
+    return one_operator("Softmax", {"x": ((rows, row), "input")}, (rows, row), dtype, {"axis": -1})
+
+
+def norm(rows: int, row: int, dtype: str) -> Graph:
+    """A layer norm of each row."""
     inputs = {"x": ((rows, row), "input"), "w": ((row,), "parameter"), "b": ((row,), "parameter")}
-    return _one("LayerNormalization", inputs, (rows, row), dtype, {"shape": (row,)})
+    return one_operator("LayerNormalization", inputs, (rows, row), dtype, {"shape": (row,)})
 
 
-def _attention(batch: int, heads: int, groups: int, queries: int, keys: int, size: int, dtype: str) -> Graph:
+def batched_product(batch: int, rows: int, inner: int, columns: int, dtype: str) -> Graph:
+    """A product of two tensors with a batch."""
+    inputs: dict[str, tuple[Shape, str]] = {
+        "a": ((batch, rows, inner), "input"), "b": ((batch, inner, columns), "input"),
+    }  # fmt: skip
+    return one_operator("MatMul", inputs, (batch, rows, columns), dtype)
+
+
+def convolution(batch: int, before: int, after: int, side: int, dtype: str) -> Graph:
+    """A convolution of 3 × 3 that keeps the size of its images."""
+    inputs: dict[str, tuple[Shape, str]] = {
+        "x": ((batch, before, side, side), "input"), "w": ((after, before, 3, 3), "parameter"),
+        "b": ((after,), "parameter"),
+    }  # fmt: skip
+    return one_operator("Conv", inputs, (batch, after, side, side), dtype, {"strides": (1, 1), "pads": (1, 1)})
+
+
+def attention(batch: int, heads: int, groups: int, queries: int, keys: int, size: int, dtype: str) -> Graph:
+    """Attention of queries to keys; causal, where there are several queries."""
     query, key = (batch, heads, queries, size), (batch, groups, keys, size)
     inputs = {"q": (query, "input"), "k": (key, "input"), "v": (key, "input")}
-    return _one("Attention", inputs, query, dtype, {"is_causal": 1} if queries > 1 else {})
+    return one_operator("Attention", inputs, query, dtype, {"is_causal": 1} if queries > 1 else {})
 
 
 def neusight_graph(op: str, row: Mapping[str, float]) -> Graph:
@@ -108,21 +132,15 @@ def neusight_graph(op: str, row: Mapping[str, float]) -> Graph:
     if op in _ELEMENTWISE:
         return elementwise(*_ELEMENTWISE[op], (size["B"], size["H"]), "fp32")
     if op == "softmax":
-        return _one("Softmax", {"x": ((size["B"], size["H"]), "input")}, (size["B"], size["H"]), "fp32", {"axis": -1})
+        return softmax(size["B"], size["H"], "fp32")
     if op == "ln":
-        return _norm(size["B"], size["H"], "fp32")
+        return norm(size["B"], size["H"], "fp32")
     # N is what is summed over: the grids of their kernels cover M × K, as the table's columns of grids show
     if op == "linear":
         return product(size["M"], size["N"], size["K"], "fp32", bias=True)
     if op == "bmm":
-        batch, m, n, k = (size[name] for name in "BMNK")
-        return _one("MatMul", {"a": ((batch, m, n), "input"), "b": ((batch, n, k), "input")}, (batch, m, k), "fp32")
-    batch, before, after, side = (size[name] for name in ("B", "Input_Channel", "Output_Channel", "Input_Size"))
-    inputs: dict[str, tuple[Shape, str]] = {
-        "x": ((batch, before, side, side), "input"), "w": ((after, before, 3, 3), "parameter"),
-        "b": ((after,), "parameter"),
-    }  # fmt: skip
-    return _one("Conv", inputs, (batch, after, side, side), "fp32", {"strides": (1, 1), "pads": (1, 1)})
+        return batched_product(*(size[name] for name in "BMNK"), "fp32")
+    return convolution(*(size[name] for name in ("B", "Input_Channel", "Output_Channel", "Input_Size")), "fp32")
 
 
 def _neusight(tables: Path, shapes: int) -> Iterator[Operator]:
@@ -182,7 +200,7 @@ def _attentions(tables: Path, shapes: int) -> Iterator[Operator]:
     for prefill in (True, False):
         found = _common(tables, "attention", keys, partial(plain, prefill=prefill), shapes)
         for (batch, length, heads, groups, size, step), device, measured_us in found:
-            graph = _attention(batch, heads, groups, length if prefill else 1, length + step, size, "bf16")
+            graph = attention(batch, heads, groups, length if prefill else 1, length + step, size, "bf16")
             yield Operator(device, "aiconfigurator", graph, "bf16", measured_us)
 
 
