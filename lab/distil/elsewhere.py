@@ -92,7 +92,7 @@ def fit(
 ) -> None:  # fmt: skip
     """Fit the networks of all data, and the students that ``out`` does not have."""
     log, device = _logger(), default_device()
-    samples, folds, classes = _read(folder)
+    samples, folds, classes = read_packed(folder)
     rows = UnitRows.of(samples)
     own = folds[ALL_DATA]
     fitted = fit_networks(rows, learning_samples(own, settings), settings.network, device, log, classes)
@@ -111,7 +111,7 @@ def fit(
 def splits(folder: Path, out: Path, seeds: int, settings: Settings) -> None:
     """Fit the networks of the splits that ``out`` does not have; *all-0* must be there."""
     log = _logger()
-    samples, folds, classes = _read(folder)
+    samples, folds, classes = read_packed(folder)
     names = [name for name in folds if name.startswith(SPLIT)][:seeds]
     names = [name for name in names if not (out / f"{name}.npz").exists()]
     if not names:
@@ -137,7 +137,7 @@ def _logger() -> unit_models.Log:
     return lambda text: click.echo(f"{time.monotonic() - began:.0f} s: {text}")
 
 
-def _read(folder: Path) -> tuple[list[Sample], dict[str, NDArray[np.intp]], Classes]:
+def read_packed(folder: Path) -> tuple[list[Sample], dict[str, NDArray[np.intp]], Classes]:
     """The samples, the folds of each cross-fit, and the classes of kernels."""
     samples = sample_files.load_samples(folder / SAMPLES)
     with np.load(folder / FOLDS, allow_pickle=False) as arrays:

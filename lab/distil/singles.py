@@ -5,10 +5,12 @@ about units of networks alone is farther from its teachers there. Sizes are draw
 tables, so that the tables still judge. Half of them are multiples of 64, which choose other kernels.
 """
 
+import math
 import random
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretell.devices import find_device
 from foretell.errors import ForetellError
@@ -27,7 +29,7 @@ Draw = random.Random
 
 def size(draw: Draw, least: int, most: int) -> int:
     """A size between two, evenly over the octaves."""
-    value = round(least * (most / least) ** draw.random())
+    value = round(least * math.pow(most / least, draw.random()))
     return -(-value // 64) * 64 if value >= 64 and draw.random() < 0.5 else value
 
 
@@ -75,7 +77,7 @@ KINDS: Mapping[Callable[[Draw, str], Graph], float] = {
 def single_operators(device: str, count: int, seed: int = 0) -> Rows:
     """The units of so many single operators that the device could run in a fifth of a second."""
     draw, target = random.Random(seed), Target(find_device(device))
-    features, bound_us = [], []
+    features, bound_us = list[NDArray[np.float32]](), list[NDArray[np.float64]]()
     while len(features) < count:
         (kind,) = draw.choices(list(KINDS), list(KINDS.values()))
         dtype = draw.choice(DTYPES)

@@ -139,8 +139,8 @@ def neusight_graph(op: str, row: Mapping[str, float]) -> Graph:
     if op == "linear":
         return product(size["M"], size["N"], size["K"], "fp32", bias=True)
     if op == "bmm":
-        return batched_product(*(size[name] for name in "BMNK"), "fp32")
-    return convolution(*(size[name] for name in ("B", "Input_Channel", "Output_Channel", "Input_Size")), "fp32")
+        return batched_product(size["B"], size["M"], size["N"], size["K"], "fp32")
+    return convolution(size["B"], size["Input_Channel"], size["Output_Channel"], size["Input_Size"], "fp32")
 
 
 def _neusight(tables: Path, shapes: int) -> Iterator[Operator]:

@@ -4,6 +4,7 @@ Putting a batch together takes longer than learning from it: thousands of small 
 several shuffles, stay on the device, and each epoch takes one of the shuffles.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,7 +51,9 @@ class PlacedGraphs:
         device: str,
         *,
         has_steps: bool = True,
+        has_pairs: bool = True,
     ) -> None:
+        self._has_pairs = has_pairs
         self._lengths = [len(graph) for graph in graphs]
         self._nodes = [torch.from_numpy((graph.nodes - middle) / spread).to(device) for graph in graphs]
         self._edges = [torch.from_numpy(graph.edges).to(device) for graph in graphs]
@@ -86,16 +89,18 @@ class PlacedGraphs:
 
     def batches(self, size: int, order: Part | None = None) -> list[tuple[Any, Batch]]:
         """All graphs in batches, each with the places of its graphs; ``order`` shuffles what is of one size."""
+        most_pairs = _MOST_PAIRS[self._device] if self._has_pairs else math.inf
         return [
             (torch.from_numpy(part).to(self._device), self.batch(part))
-            for part in parts(self._lengths, size, order, _MOST_PAIRS[self._device])
+            for part in parts(self._lengths, size, order, most_pairs)
         ]
 
 
-def parts(lengths: Sequence[int], size: int, order: Part | None = None, most_pairs: int = 4_000_000) -> list[Part]:
+def parts(lengths: Sequence[int], size: int, order: Part | None = None, most_pairs: float = 4_000_000) -> list[Part]:
     """Places of graphs of similar size, so that little is padded.
 
-    A part has at most ``size`` graphs, and fewer where they are large: attention takes their nodes squared.
+    A part has at most ``size`` graphs, and fewer where they are large: attention takes their nodes squared. A network
+    that reads one node after the other takes as many steps for one graph as for ``size``.
     """
     shuffled = np.arange(len(lengths)) if order is None else order
     own = np.array(lengths)[shuffled]

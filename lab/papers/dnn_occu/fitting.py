@@ -63,7 +63,7 @@ def _placed(
     """Graphs as a network needs them: equal nodes once where it cannot tell them apart, steps where it asks."""
     if name in LOOKS_AT_SOURCES:
         graphs = [merge_equal(graph, LOOKS_AT_SOURCES[name]) for graph in graphs]
-    return PlacedGraphs(graphs, middle, spread, device, has_steps=name == "dnn-occu")
+    return PlacedGraphs(graphs, middle, spread, device, has_steps=name == "dnn-occu", has_pairs=name != "lstm")
 
 
 def _predict(network: Any, batches: Sequence[tuple[Any, Any]], count: int) -> Values:

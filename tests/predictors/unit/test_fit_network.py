@@ -73,6 +73,17 @@ def test_the_same_seed_gives_the_same_network(rows: UnitRows, learns: np.ndarray
     assert np.abs(first - other).max() > 1e-3
 
 
+def test_products_in_bf16_give_nearly_the_same_network(rows: UnitRows, learns: np.ndarray) -> None:
+    quick = replace(QUICK.network, epochs=4)
+    # on a processor they are in fp32 unless one asks; on a GPU it is the other way round
+    exact, low, asked = (
+        next(fit_networks(rows, learns[1:], replace(quick, bf16=bf16)).predictions()).log_ratio
+        for bf16 in (False, True, None)
+    )
+    np.testing.assert_array_equal(asked, exact)
+    assert 1e-6 < np.abs(low - exact).mean() < 0.05
+
+
 def test_too_little_is_refused(rows: UnitRows, learns: np.ndarray) -> None:
     with pytest.raises(InputError, match="traced and from replayed"):
         fit_networks(replace(rows, traced_us=np.full(len(rows.counts), np.nan)), learns, NetworkFit(epochs=1))

@@ -114,14 +114,14 @@ class Plan:
     """The events of a tape for an allocator: small requests are added up between large ones.
 
     A step is what to do, and how much small requests take together at most until the next step. To allocate, a step has
-    the rounded size and the number of the block; to free, the number. Of a block that the next event frees it has what
-    small requests take at that moment, and the size.
+    the rounded size and the number of the block; to free, 0 and the number. Of a block that the next event frees it has
+    what small requests take at that moment, and the size.
     """
 
     steps: list[tuple[int, int, int, int]]
     most_before: int  # of small requests, before the first step
     left: int  # of small requests at the end
-    positions: list[int]  # of the event of each step
+    positions: "NDArray[np.intp]"  # of the event of each step
     small: "NDArray[np.int64]"  # what small requests take after each event
 
     @classmethod
@@ -130,7 +130,7 @@ class Plan:
         import numpy as np  # commands that predict nothing start without it
 
         if not events:
-            return cls([], 0, 0, [], np.zeros(0, np.int64))
+            return cls([], 0, 0, np.zeros(0, np.intp), np.zeros(0, np.int64))
         asked = np.array(events, np.int64)
         is_request = asked >= 0
         sizes = asked[is_request]
@@ -141,42 +141,29 @@ class Plan:
         small = np.cumsum(np.where(is_request, changes, -changes))
         large = np.flatnonzero(~is_small[block])
         if not len(large):
-            return cls([], int(small.max()), int(small[-1]), [], small)
-        edges = [0, *large.tolist()] if large[0] else large.tolist()
-        most = np.maximum.reduceat(small, edges).tolist()
-        most_before = most.pop(0) if large[0] else 0
-        numbers = block[large]
-        is_passed = np.zeros(len(large), bool)
-        if len(large) > 1:
-            # a request that is followed by the event that frees it
-            is_passed[:-1] = is_request[large[:-1]] & (np.diff(large) == 1) & (numbers[:-1] == numbers[1:])
-        steps, positions = list[tuple[int, int, int, int]](), list[int]()
-        columns = (large, is_request[large], is_passed, numbers, whole[numbers], small[large], most)
-        is_served = False
-        for position, requests, passes, number, size, taken, most_after in zip(
-            *(column if isinstance(column, list) else column.tolist() for column in columns), strict=True
-        ):
-            if is_served:
-                is_served = False
-                # the event that frees what has passed is no step; small requests may follow it
-                what, value, block_number, before = steps[-1]
-                steps[-1] = (what, value, block_number, max(before, most_after))
-                continue
-            is_served = passes
-            steps.append(
-                (_PASS, taken, size, most_after) if passes
-                else (_ALLOCATE, size, number, most_after) if requests
-                else (_FREE, 0, number, most_after)
-            )  # fmt: skip
-            positions.append(position)
-        return cls(steps, most_before, int(small[-1]), positions, small)
+            return cls([], int(small.max()), int(small[-1]), large, small)
+        most = np.maximum.reduceat(small, large)
+        most_before = int(small[: large[0]].max()) if large[0] else 0
+        numbers, requests = block[large], is_request[large]
+        # a request that is followed by the event that frees it
+        passes = requests[:-1] & (large[1:] - large[:-1] == 1) & (numbers[:-1] == numbers[1:])
+        what, taken = np.where(requests, _ALLOCATE, _FREE), whole[numbers]
+        columns = np.stack([what, np.where(requests, taken, 0), numbers, most])
+        if passes.any():
+            # the event that frees what has passed is no step; small requests may follow it
+            at = np.flatnonzero(passes)
+            columns[:, at] = np.full(len(at), _PASS), small[large[at]], taken[at], np.maximum(most[at], most[at + 1])
+            is_step = np.ones(len(large), bool)
+            is_step[at + 1] = False
+            columns, large = columns[:, is_step], large[is_step]
+        return cls(list(zip(*columns.tolist(), strict=True)), most_before, int(small[-1]), large, small)
 
     def event(self, step: int, is_passing: bool) -> int:
         """The first event between a step and the next one at which small requests take most; 0 is before all steps."""
-        start = self.positions[step - 1] if step else 0
+        start = int(self.positions[step - 1]) if step else 0
         if is_passing:
             return start
-        end = self.positions[step] if step < len(self.positions) else len(self.small)
+        end = int(self.positions[step]) if step < len(self.positions) else len(self.small)
         return start + int(self.small[start:end].argmax())
 
 
@@ -228,7 +215,10 @@ class CachingAllocator:
 
     def allocate(self, size_bytes: int) -> Block:
         """Allocate a block of at least this size."""
-        size = -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+        return self.take(-(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES)
+
+    def take(self, size: int) -> Block:
+        """Allocate a block of at least this size, which is rounded already."""
         pool = self._small if size <= SMALL_BYTES else self._large
         order = pool.order
         # (size,) sorts before every block of this size: the first one that is large enough, at the lowest address
@@ -285,7 +275,7 @@ class CachingAllocator:
         blocks: dict[int, Block] = {}
         for number_of_step, (what, value, number, most_after) in enumerate(plan.steps, 1):
             if what == _ALLOCATE:
-                blocks[number] = self.allocate(value)
+                blocks[number] = self.take(value)
             elif what == _FREE:
                 self.free(blocks.pop(number))
             else:
@@ -297,9 +287,9 @@ class CachingAllocator:
         self.allocated_bytes += plan.left
         return most, plan.event(peak_step, is_passing) if peak_step >= 0 else -1
 
-    def _passing(self, size_bytes: int) -> int:
+    def _passing(self, size: int) -> int:
         """Allocate a large block and free it at once; returns its size. Splitting and merging undo each other."""
-        size, order = rounded(size_bytes), self._large.order
+        order = self._large.order
         position = bisect_left(order, (size,))
         if position < len(order):
             whole = order[position][0]
