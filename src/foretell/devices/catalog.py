@@ -8,13 +8,13 @@ price lists), ``h100`` the SXM card, ``v100`` the 16 GB SXM2 card.
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
 from foretell.devices.device import Device, MigProfile, SmLimits
 from foretell.errors import DeviceError
+from foretell.frozen import dataclass
 
 _BRAND = re.compile(r"^(nvidia|tesla|geforce)+")
 _CONFUSABLE = str.maketrans("oil", "011")  # letters that are mistaken for digits: "a10o" suggests "a100"

@@ -9,7 +9,6 @@ it lies in a table, and a graph gathers its rows from there.
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import compress, count
 from threading import Lock
 from typing import Any
@@ -22,6 +21,7 @@ from foretell.features.operator_codes import operator_code
 from foretell.features.reuse import REUSE_COLUMNS, reuse_columns
 from foretell.features.schema import COLUMNS, DTYPES, KINDS, PHASES
 from foretell.features.shapes import describe_shapes
+from foretell.frozen import dataclass
 from foretell.graph import Cost, Graph, graph_costs, training_step
 from foretell.graph.cost.training import TrainingStep
 from foretell.graph.ir.groups import group_costs, group_members, is_ungrouped

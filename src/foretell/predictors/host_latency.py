@@ -10,8 +10,9 @@ Limits: one multiple for all kinds of calls; no other load on the host; a model 
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from foretell.frozen import dataclass
 from foretell.graph import Graph, graph_costs, run_groups, training_step
 from foretell.graph.ir.operators import lookup
 from foretell.records import Estimate, Prediction, Workload

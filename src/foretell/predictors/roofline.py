@@ -10,7 +10,7 @@ Limits: no caches, no overlap between kernels, no choice of algorithm. The predi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from foretell.devices import Device, Hardware, find_device
 from foretell.features.units import columns_of
+from foretell.frozen import dataclass
 from foretell.graph import Graph, graph_costs
 from foretell.graph.ir.layout import layouts
 from foretell.graph.memory.allocator import Tape

@@ -8,7 +8,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.errors import InputError, ModelError
+from foretell.frozen import dataclass
 
 _BLOCK = 128  # rows: what a step touches then stays in the cache
 

@@ -5,7 +5,6 @@ All cheap checks come before a model is read, because reading one may take half 
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from foretell.devices.cpu_runs import ONE_THREAD, ONNX_RUNTIME
 from foretell.errors import InputError
 from foretell.frontends import MODES, InputSpec, ModelRequest, convert, parse_inputs
 from foretell.frontends.cache import cache_folder
+from foretell.frozen import dataclass
 from foretell.graph import Graph, parse_dtype
 from foretell.graph.cost.training import find_optimizer
 from foretell.predictors import Predictor, find_predictor

@@ -17,7 +17,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from foretell.errors import ModelError
 from foretell.features.encoded import ENCODED_WIDTH, Encoded
+from foretell.frozen import dataclass
 from foretell.predictors.unit.bins import Bins
 
 KERNEL_LIMITS = (-4.0, 6.0)  # of the logarithm of kernel time over bound

@@ -14,7 +14,6 @@ import io
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from foretell.errors import ModelError
 from foretell.features.units import COLUMNS, DTYPES, KINDS
+from foretell.frozen import dataclass
 
 _AT = {name: position for position, name in enumerate(COLUMNS)}
 # the sizes that are compared, as a reader knows them; those that are no logarithms yet become some
