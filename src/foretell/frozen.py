@@ -29,6 +29,8 @@ else:
             raise TypeError("This decorator makes frozen classes only: take the one of dataclasses.")
 
         def decorate(cls):
+            if any(map(dataclasses.is_dataclass, cls.__mro__[1:])):  # few inherit: those are left to the standard one
+                return dataclasses.dataclass(frozen=True, slots=slots, repr=repr)(cls)
             made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
             made.__dataclass_params__.frozen = True  # so that only frozen dataclasses may inherit from it
             for name, method in _methods(made, dataclasses.fields(made), repr, slots).items():

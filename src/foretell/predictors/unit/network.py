@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from foretell.errors import ModelError
 from foretell.features.encoded import ENCODED_WIDTH, Encoded
 from foretell.frozen import dataclass
+from foretell.predictors.arrays import read_arrays
 from foretell.predictors.unit.bins import Bins
 
 KERNEL_LIMITS = (-4.0, 6.0)  # of the logarithm of kernel time over bound
@@ -170,8 +171,7 @@ class UnitNetwork:
     def load(cls, data: bytes) -> "UnitNetwork":
         """Read what `to_bytes` wrote."""
         try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+            arrays = read_arrays(data)
             # int8 matrices: multiply by the scale of each column
             for name in arrays:
                 step = arrays.get(f"{name}_step")
