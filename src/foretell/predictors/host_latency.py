@@ -13,7 +13,7 @@ import math
 from dataclasses import replace
 
 from foretell.frozen import dataclass
-from foretell.graph import Graph, graph_costs, run_groups, training_step
+from foretell.graph import Graph, graph_costs, run_groups
 from foretell.graph.ir.operators import lookup
 from foretell.records import Estimate, Prediction, Workload
 from foretell.units import ms, seconds_from_us
@@ -132,6 +132,8 @@ training_steps=0)
     forward = Calls(calls, len(groups) - calls, modules, steps)
     if not workload.is_training:
         return forward
+    from foretell.graph import training_step  # here, because most predictions are of forward passes
+
     optimizer = workload.optimizer or "sgd"
     parameters = sum(tensor.kind == "parameter" for tensor in graph.tensors.values())
     return replace(
