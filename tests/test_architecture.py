@@ -29,6 +29,7 @@ FLOORS = [
     {"graph", "devices"},
     {"processes", "readable", "toml_rows"},
     {"errors", "units", "registry", "optional", "files"},
+    {"frozen"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 # on the lowest floor the error tree is the root: what raises may import it

@@ -2,11 +2,12 @@
 
 import math
 import os
+from importlib import metadata
 
 import pytest
 
 from foretell.errors import MissingExtraError
-from foretell.optional import available, require, versions
+from foretell.optional import available, installed_version, require, versions
 
 
 def test_present() -> None:
@@ -14,6 +15,11 @@ def test_present() -> None:
     assert require("math", extra="none") is math
     assert require("os.path", extra="none").__name__ in ("posixpath", "ntpath")
     assert versions("numpy", extra="none").startswith("numpy ")
+
+
+@pytest.mark.parametrize("library", ["numpy", "onnx", "click", "rich"])
+def test_versions_are_those_that_the_installer_wrote(library: str) -> None:
+    assert installed_version(library) == metadata.version(library)
 
 
 def test_absent() -> None:

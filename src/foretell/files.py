@@ -7,8 +7,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file and create its folders. A process that is killed meanwhile leaves the old file, or none."""
+def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write a file and create its folders. A process that is killed meanwhile leaves the old file, or none.
+
+    A file that is not ``durable`` may be lost or cut short when the machine itself stops soon after: waiting for the
+    disk takes 10 ms and more, which a file that is checked when it is read, and made again, is not worth.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -16,7 +20,8 @@ def write_whole(path: Path, data: bytes) -> None:
             left = memoryview(data)
             while left:
                 left = left[os.write(handle, left) :]
-            os.fsync(handle)  # on the disk before the rename, else a crash could leave a name with an empty file
+            if durable:
+                os.fsync(handle)  # on the disk before the rename, else a crash could leave a name with an empty file
         finally:
             os.close(handle)
         os.chmod(partial, 0o644)  # mkstemp makes files that only their owner can read
@@ -25,7 +30,8 @@ def write_whole(path: Path, data: bytes) -> None:
         with suppress(OSError):
             os.unlink(partial)
         raise
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
 
 
 @contextmanager

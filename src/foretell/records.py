@@ -1,7 +1,7 @@
 """What flows between the rooms: workloads in, predictions and measurements out. Frozen, with a unit in every name."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import cached_property
 from math import isfinite
 from typing import Any, Literal
@@ -9,6 +9,7 @@ from typing import Any, Literal
 from foretell.devices import Device, Hardware, Slice, effective
 from foretell.devices.cpu_runs import EAGER, ONNX_RUNTIME, CpuRun
 from foretell.errors import ModelError
+from foretell.frozen import dataclass
 from foretell.graph import Graph
 from foretell.graph.ir.layout import in_channels_last
 from foretell.graph.ir.passes import autocast, in_tf32

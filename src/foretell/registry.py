@@ -13,10 +13,10 @@ foretell.errors.UnknownNameError: Unknown shape 'sqare'. Did you mean 'square'?
 
 import importlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from foretell.errors import UnknownNameError
+from foretell.frozen import dataclass
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

@@ -5,11 +5,11 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from foretell.errors import DataError
+from foretell.frozen import dataclass
 from foretell.registry import did_you_mean
 
 _DATE = re.compile(r"[0-9]{4}(-[0-9]{2}){0,2}")

@@ -51,6 +51,18 @@ def test_a_damaged_entry_is_dropped(tmp_path: Path) -> None:
     assert not entry.exists()
 
 
+def test_an_entry_that_a_crash_cut_short_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("a cached graph waits for the disk"))
+    path = tmp_path / "a.fgraph"
+    for kept in (0, 10, 100, -1):
+        cache.write(path, tiny_graph())
+        path.write_bytes(path.read_bytes()[:kept])
+        assert cache.read(path) is None
+        assert not path.exists()
+    cache.write(path, tiny_graph())
+    assert cache.read(path) == tiny_graph()
+
+
 def test_the_oldest_entries_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "MAX_ENTRIES", 2)
     for position in range(4):

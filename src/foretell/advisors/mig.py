@@ -9,11 +9,11 @@ not.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from foretell.devices import Device, MigProfile
 from foretell.errors import InputError
+from foretell.frozen import dataclass
 from foretell.records import Estimate
 from foretell.units import bytes_from_gib, mib
 

@@ -3,7 +3,6 @@
 import io
 import os
 import sys
-import traceback
 from typing import Any
 
 import click
@@ -55,6 +54,8 @@ def _never_fail_on_output() -> None:
 def fail(message: str, debug: bool, code: int, program: str = "foretell") -> int:
     """Print what went wrong in one line; return ``code``."""
     if debug:
+        import traceback  # only here: start-up time counts
+
         traceback.print_exc()
     line = printable(" ".join(message.split()))
     if len(line) > MAX_MESSAGE:

@@ -8,13 +8,13 @@ price lists), ``h100`` the SXM card, ``v100`` the 16 GB SXM2 card.
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
 from foretell.devices.device import Device, MigProfile, SmLimits
 from foretell.errors import DeviceError
+from foretell.frozen import dataclass
 
 _BRAND = re.compile(r"^(nvidia|tesla|geforce)+")
 _CONFUSABLE = str.maketrans("oil", "011")  # letters that are mistaken for digits: "a10o" suggests "a100"
@@ -37,7 +37,6 @@ class _Catalog:
     citations: str
     limits: str
     devices: Mapping[str, str]
-    ids: Mapping[str, str]  # by the key of every name
 
 
 def all_devices() -> tuple[Device, ...]:
@@ -59,9 +58,11 @@ def find_device(name: str) -> Device:
     ...
     foretell.errors.DeviceError: Unknown device 'a10o'. Did you mean 'a100-sxm-40gb'? See: foretell devices
     """
+    if name in _catalog().devices:
+        return _device(name)
     key = _key(name)
-    if key in _catalog().ids:
-        return _device(_catalog().ids[key])
+    if key in _ids():
+        return _device(_ids()[key])
     if key in _others:
         return _others[key]
     if _ORDINAL.fullmatch(name.strip().lower()):
@@ -74,7 +75,7 @@ def find_device(name: str) -> Device:
 
 def is_in_catalog(name: str) -> bool:
     """Whether the catalogue has a device of this name."""
-    return _key(name) in _catalog().ids
+    return _key(name) in _ids()
 
 
 def remember(device: Device) -> None:
@@ -110,7 +111,7 @@ def _key(name: str) -> str:
 
 def _suggestion(name: str) -> str:
     """A sentence that suggests the members of a family, or the closest device; o and 0, l and 1 count as equal."""
-    key, ids = _key(name), _catalog().ids
+    key, ids = _key(name), _ids()
     family = dict.fromkeys(ids[one] for one in ids if len(key) > 3 and re.search(rf"{key}(?!\d)", one))
     if len(family) > 1:
         return f" Did you mean one of {', '.join(map(repr, list(family)[:_FEW]))}?"
@@ -123,23 +124,28 @@ def _suggestion(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _catalog() -> _Catalog:
-    """Cut catalog.toml into its tables, and find the names in them.
+    """Cut catalog.toml into its tables.
 
     Parsing all of it takes 0.1 s, and most commands ask for one device: a table is parsed when it is asked for.
     """
     text = files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8")
     head, *tables = _DEVICE.split(text)
     citations, _, limits = head.partition(_LIMITS)
-    devices = dict(zip(tables[::2], tables[1::2], strict=True))
+    return _Catalog(citations, _LIMITS + limits, dict(zip(tables[::2], tables[1::2], strict=True)))
+
+
+@lru_cache(maxsize=1)
+def _ids() -> Mapping[str, str]:
+    """The devices by the keys of all their names; one that is called by its id is found without them."""
     ids: dict[str, str] = {}
-    for device, table in devices.items():
+    for device, table in _catalog().devices.items():
         aliases = _ALIASES.search(table)
         for alias in (device, *_NAME.findall(table), *_QUOTED.findall(aliases[1] if aliases else "")):
             # two devices with one name would make find_device depend on the order of the file
             owner = ids.setdefault(_key(alias), device)
             if owner != device:
                 raise DeviceError(f"Two devices have the name {alias!r}: {owner} and {device}")
-    return _Catalog(citations, _LIMITS + limits, devices, ids)
+    return ids
 
 
 @lru_cache(maxsize=1)

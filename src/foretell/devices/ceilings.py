@@ -1,10 +1,11 @@
 """Devices: measured ceilings: the bandwidth and the rate of matrix products that devices really reach."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
 from foretell.errors import DataError
+from foretell.frozen import dataclass
 from foretell.toml_rows import Row, read_shipped, sources_of
 
 FORMATS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")

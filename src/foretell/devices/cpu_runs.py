@@ -4,8 +4,9 @@ A store may have the same workload several times, once a run: a predictor learns
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from foretell.frozen import dataclass
 
 EAGER, ONNX_RUNTIME = "eager", "onnxruntime"
 

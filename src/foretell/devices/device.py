@@ -6,9 +6,10 @@ A value that no document states is ``None``.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from foretell.errors import DeviceError
+from foretell.frozen import dataclass
 from foretell.registry import did_you_mean
 
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")

@@ -20,12 +20,12 @@ elsewhere. The power limit and the clocks of the whole device apply.
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 from foretell.devices.bandwidth import attainable_bandwidth_gb_per_s
 from foretell.devices.device import Device
 from foretell.errors import DeviceError
+from foretell.frozen import dataclass
 
 _PROFILE = re.compile(r"[1-9]\d*g\.\d+gb([.+-][a-z.]+)?")
 _SMS_PER_TPC = 2  # MPS hands out whole texture processing clusters

@@ -6,7 +6,7 @@ the sizes of the product, alignments from the length of a run, the intensity fro
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from foretell.features.schema import COLUMNS
 from foretell.features.shapes import TILE, alignments
+from foretell.frozen import dataclass
 from foretell.graph import Cost
 from foretell.graph.batch_sizes import Family, Sized
 

@@ -5,12 +5,11 @@ logarithms of sizes, flags for the divisors that kernels care about, how well a 
 wave of tiles is.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from foretell.features.units import COLUMNS, DTYPES, KINDS, PHASES
+from foretell.frozen import dataclass
 from foretell.units import MIB
 
 _AT = {name: position for position, name in enumerate(COLUMNS)}

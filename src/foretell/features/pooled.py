@@ -8,7 +8,6 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.features.units import COLUMNS, KINDS, PHASES, SCHEMA, Units
+from foretell.frozen import dataclass
 from foretell.graph.memory.allocator import BLOCK_BYTES
 from foretell.records import TF32, Workload
 from foretell.units import mib

@@ -4,12 +4,12 @@ A tensor that was written a short while ago is still in the L2 cache, so reading
 the previous run, so a whole run's traffic lies between two of its reads.
 """
 
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foretell.frozen import dataclass
 from foretell.graph import Graph
 from foretell.graph.ir.layout import layouts
 from foretell.graph.wiring import wiring

@@ -9,10 +9,9 @@ it lies in a table, and a graph gathers its rows from there.
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import compress, count
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +21,16 @@ from foretell.features.operator_codes import operator_code
 from foretell.features.reuse import REUSE_COLUMNS, reuse_columns
 from foretell.features.schema import COLUMNS, DTYPES, KINDS, PHASES
 from foretell.features.shapes import describe_shapes
-from foretell.graph import Cost, Graph, graph_costs, training_step
-from foretell.graph.cost.training import TrainingStep
+from foretell.frozen import dataclass
+from foretell.graph import Cost, Graph, graph_costs
 from foretell.graph.ir.groups import group_costs, group_members, is_ungrouped
 from foretell.graph.ir.layout import layouts
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import lookup
 from foretell.graph.signatures import Memo, Record
+
+if TYPE_CHECKING:
+    from foretell.graph.cost.training import TrainingStep
 
 Values = NDArray[np.float64]
 # behind the columns: what a device's times follow from
@@ -138,6 +140,8 @@ def _find_columns(graph: Graph, optimizer: str | None) -> UnitColumns:
     dtypes = tuple([of_class[class_of[tensor]] if tensor >= 0 else "fp32" for tensor in first])
     owned, update = [cost.parameter_bytes for cost in costs], None
     if optimizer is not None:
+        from foretell.graph import training_step  # here, because most predictions are of forward passes
+
         step = training_step(graph, optimizer)
         backward = _backward(graph, step, rows)
         numbers = [*numbers, *backward.values()]
@@ -192,7 +196,7 @@ def _gather(
     return found, member
 
 
-def _backward(graph: Graph, step: TrainingStep, rows: RowTable) -> dict[int, int]:
+def _backward(graph: Graph, step: "TrainingStep", rows: RowTable) -> dict[int, int]:
     """The number of the row of each backward unit by the position of its node, from the last node to the first."""
     records, numbers = layouts(graph).records, dict[int, int]()
     for position in range(len(step.backward) - 1, -1, -1):

@@ -16,7 +16,6 @@ Limits: gaps between kernels, overlap of streams and the host's own time are not
 node is one unit even if a framework launches several kernels for it.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from foretell.devices import Hardware
 from foretell.features.schema import COLUMNS, DTYPES, KINDS, PHASES, SCHEMA
 from foretell.features.unit_columns import RATES, UnitColumns, Values, unit_columns
+from foretell.frozen import dataclass
 from foretell.records import Workload
 from foretell.units import bytes_per_s, flops_per_s, us
 

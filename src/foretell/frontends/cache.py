@@ -72,7 +72,8 @@ def write(path: Path, graph: Graph) -> None:
     """Cache a graph. It is no error if the folder cannot be written."""
     with suppress(OSError):
         content = serde.to_bytes(graph)
-        write_whole(path, _head(path, content) + b"\n" + content)
+        # the checksum tells an entry that a crash of the machine cut short, and the model is converted again
+        write_whole(path, _head(path, content) + b"\n" + content, durable=False)
         entries = sorted(path.parent.glob("*.fgraph"), key=lambda p: p.stat().st_mtime)
         for old in entries[: max(0, len(entries) - MAX_ENTRIES)]:
             old.unlink(missing_ok=True)

@@ -3,10 +3,11 @@
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from foretell.errors import InputError
+from foretell.frozen import dataclass
 from foretell.graph import Graph
 from foretell.graph.ir.tensor import DTYPE_BITS
 from foretell.processes.limits import DEFAULT_MEMORY_GIB, DEFAULT_TIMEOUT_S, Limits

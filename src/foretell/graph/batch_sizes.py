@@ -16,6 +16,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from foretell.frozen import dataclass as frozen_dataclass
 from foretell.graph.ir.graph import Graph
 from foretell.graph.signatures import Memo, Record
 
@@ -33,7 +34,7 @@ _ELEMENTWISE = "elementwise"
 _WITHOUT_WORKSPACES = ("BatchNormalization", "LayerNormalization")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class _Template:
     """What is the same of a node at every batch size, and the batch sizes at which the rules must be asked."""
 

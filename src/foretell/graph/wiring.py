@@ -8,12 +8,12 @@ or dtype shares it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
+from foretell.frozen import dataclass
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.operators import DOMAINS, OPERATORS, UNKNOWN
 

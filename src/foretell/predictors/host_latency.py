@@ -10,9 +10,10 @@ Limits: one multiple for all kinds of calls; no other load on the host; a model 
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from foretell.graph import Graph, graph_costs, run_groups, training_step
+from foretell.frozen import dataclass
+from foretell.graph import Graph, graph_costs, run_groups
 from foretell.graph.ir.operators import lookup
 from foretell.records import Estimate, Prediction, Workload
 from foretell.units import ms, seconds_from_us
@@ -131,6 +132,8 @@ training_steps=0)
     forward = Calls(calls, len(groups) - calls, modules, steps)
     if not workload.is_training:
         return forward
+    from foretell.graph import training_step  # here, because most predictions are of forward passes
+
     optimizer = workload.optimizer or "sgd"
     parameters = sum(tensor.kind == "parameter" for tensor in graph.tensors.values())
     return replace(

@@ -10,7 +10,7 @@ Limits: no caches, no overlap between kernels, no choice of algorithm. The predi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 
 from foretell.devices import Device, Hardware, find_device
 from foretell.features.units import columns_of
+from foretell.frozen import dataclass
 from foretell.graph import Graph, graph_costs
 from foretell.graph.ir.layout import layouts
 from foretell.graph.memory.allocator import Tape
-from foretell.graph.memory.autograd import needing_gradients, reached_by_loss
 from foretell.graph.memory.liveness import cached_peak, inference_tape, live_peak
-from foretell.graph.memory.training import optimizer_states, training_tape
 from foretell.graph.wiring import numbers_of, wiring
 from foretell.predictors.options import with_options
 from foretell.records import Estimate, OperatorShare, Prediction, Workload
@@ -279,17 +278,23 @@ def _peak_memory_mib(workload: Workload, kind: str) -> float:
     graph, optimizer, cuda = workload.running_graph, workload.optimizer or "sgd", kind != "cpu"
     tapes: dict[tuple[object, ...], Tape] = vars(graph).setdefault("_tapes", {})  # the same on all GPUs
     key = workload.is_training and optimizer, cuda
-    if key not in tapes:
-        tapes[key] = (
-            training_tape(graph, optimizer, cuda=cuda) if workload.is_training else inference_tape(graph, cuda=cuda)
-        )
+    reached, states = frozenset[str](), list[int]()
+    if workload.is_training:
+        # here, because most predictions are of forward passes
+        from foretell.graph.memory.autograd import needing_gradients, reached_by_loss
+        from foretell.graph.memory.training import optimizer_states, training_tape
+
+        if key not in tapes:
+            tapes[key] = training_tape(graph, optimizer, cuda=cuda)
+        states = optimizer_states(graph, optimizer)
+        reached = reached_by_loss(graph, needing_gradients(graph))
+    elif key not in tapes:
+        tapes[key] = inference_tape(graph, cuda=cuda)
     tape = tapes[key]
-    states = optimizer_states(graph, optimizer) if workload.is_training else []
     if not cuda:
         return mib(live_peak(graph, tape, states).bytes)
     products = [node for node in graph.nodes if node.op in _PRODUCTS]
     # cuBLAS reserves nothing before the first product; the backward pass runs in a thread with a handle of its own
-    reached = reached_by_loss(graph, needing_gradients(graph)) if workload.is_training else frozenset[str]()
     handles = bool(products) + any(not reached.isdisjoint(node.outputs) for node in products)
     workspaces = [bytes_from_mib(CUBLAS_WORKSPACE_MIB[kind])] * handles
     if products:

@@ -8,7 +8,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.errors import InputError, ModelError
+from foretell.frozen import dataclass
+from foretell.predictors.arrays import read_arrays
 
 _BLOCK = 128  # rows: what a step touches then stays in the cache
 
@@ -41,8 +43,7 @@ class Trees:
     def load(cls, data: bytes) -> "Trees":
         """Read what `to_bytes` wrote; refuse anything else."""
         try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as file:
-                arrays = dict(file)
+            arrays = read_arrays(data)
             arrays.setdefault("children", _children(arrays.pop("steps", np.zeros((0, 2), np.int32))))
             arrays["feature"] = arrays["feature"].astype(np.int32)
             trees = cls(int(arrays.pop("columns")), **arrays)

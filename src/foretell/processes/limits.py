@@ -1,6 +1,6 @@
 """Processes: how much memory and time reading somebody's file may take."""
 
-from dataclasses import dataclass
+from foretell.frozen import dataclass
 
 DEFAULT_MEMORY_GIB = 8.0
 DEFAULT_TIMEOUT_S = 300.0

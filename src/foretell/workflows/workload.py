@@ -5,7 +5,6 @@ All cheap checks come before a model is read, because reading one may take half 
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ from foretell.devices.cpu_runs import ONE_THREAD, ONNX_RUNTIME
 from foretell.errors import InputError
 from foretell.frontends import MODES, InputSpec, ModelRequest, convert, parse_inputs
 from foretell.frontends.cache import cache_folder
+from foretell.frozen import dataclass
 from foretell.graph import Graph, parse_dtype
-from foretell.graph.cost.training import find_optimizer
 from foretell.predictors import Predictor, find_predictor
 from foretell.predictors.fitted_files import best_fitted
 from foretell.records import TF32, Target, Workload
 from foretell.registry import did_you_mean
-from foretell.workflows.measure.characterise import read_own_ceilings
 
 CUDA_GRAPH, EAGER, COMPILED = "cuda-graph", "eager", "compiled"
 RUNTIMES = (CUDA_GRAPH, EAGER, COMPILED, ONNX_RUNTIME)
@@ -238,6 +236,8 @@ def choose_predictor(predictor: str | None, target: Target) -> Predictor:
 
 def _at_own_pace(predictor: Predictor, device: str) -> Predictor:
     """A fitted predictor of a CPU at the pace that ``foretell characterise`` found here; else as it is."""
+    from foretell.workflows.measure.characterise import read_own_ceilings  # only a CPU needs it
+
     own = read_own_ceilings().get(device)
     if own is None or own.reference_ms is None or best_fitted(device) is None:
         return predictor
@@ -286,6 +286,8 @@ def check_mode(mode: str) -> None:
 def check_optimizer(optimizer: str | None, mode: str) -> str | None:
     """The optimizer of a training step, ``sgd`` by default; None in all other modes."""
     if mode == "training":
+        from foretell.graph.cost.training import find_optimizer  # only a training step needs it
+
         optimizer = optimizer or "sgd"
         find_optimizer(optimizer)
     elif optimizer is not None:

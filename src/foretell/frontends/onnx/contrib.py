@@ -4,12 +4,12 @@ ONNX itself does not define these operators, so its shape inference does not kno
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from foretell.frozen import dataclass
 from foretell.graph.ir.operators import OPERATORS
 
 Known = tuple[tuple[int, ...], int]  # shape, ONNX element type

@@ -1,7 +1,6 @@
 """Frontends: ONNX models of any opset that the installed onnx knows."""
 
 from collections.abc import Iterator
-from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
@@ -10,6 +9,7 @@ from foretell.frontends.budget import MAX_ONNX_BYTES, digest_file
 from foretell.frontends.cache import NORMALISER_VERSION
 from foretell.frontends.request import ModelRequest
 from foretell.graph import Graph
+from foretell.optional import installed_version
 from foretell.units import MIB
 
 MAX_PLAIN_BYTES = 64 * MIB
@@ -42,7 +42,7 @@ class OnnxFrontend:
             return None
         path = Path(request.source)
         digest = digest_file(path, MAX_ONNX_BYTES, "an ONNX file")
-        return f"{path.name} {digest} onnx {metadata.version('onnx')} conversion {NORMALISER_VERSION}"
+        return f"{path.name} {digest} onnx {installed_version('onnx')} conversion {NORMALISER_VERSION}"
 
 
 def is_plain(path: Path) -> bool:

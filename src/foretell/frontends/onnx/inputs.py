@@ -6,7 +6,6 @@ A symbol such as ``sequence`` that occurs in several inputs has the same size in
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from onnx import GraphProto
@@ -14,6 +13,7 @@ from onnx import GraphProto
 from foretell.errors import InputError, ModelError
 from foretell.frontends.onnx.nodes import dtype_of
 from foretell.frontends.request import MAX_ELEMENTS, InputSpec, ModelRequest, match_inputs
+from foretell.frozen import dataclass
 
 _BATCH_NAME = re.compile(r"^(?:n|b|bs|batch\w*|\w*batch)$", re.IGNORECASE)
 MAX_EXPRESSION = 120

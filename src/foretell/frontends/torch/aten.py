@@ -5,11 +5,12 @@ the graph. An operator that is not in its table keeps its own name and is report
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from foretell.frontends.torch.aten_operators import AtenCall, Ref, Refinement, find_row, references
 from foretell.frontends.torch.composed import write_out
+from foretell.frozen import dataclass
 from foretell.graph import Graph, Node, Tensor
 from foretell.graph.ir.batch import mark_batch_axes
 from foretell.graph.ir.node import Attribute

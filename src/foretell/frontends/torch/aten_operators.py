@@ -7,9 +7,9 @@ name in the domain ``aten`` and is reported as unknown.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from foretell.frozen import dataclass
 from foretell.graph import Tensor
 from foretell.graph.ir.node import Attribute
 

@@ -3,9 +3,9 @@
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from foretell.errors import GraphError
+from foretell.frozen import dataclass
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.operators import Operator

@@ -6,11 +6,12 @@ distinct element is read once, each output is written once. Views move nothing.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from operator import add, attrgetter
 
 from foretell.errors import GraphError
+from foretell.frozen import dataclass
 from foretell.graph.cost.arithmetic import mixture, multiply_accumulates, other_flops, time_steps
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.layout import Layout, distinct_elements, layouts

@@ -11,10 +11,11 @@ Limits: the backward of control flow is taken to cost twice its forward, and gra
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from foretell.errors import InputError
+from foretell.frozen import dataclass
 from foretell.graph.cost.arithmetic import first_layer_macs
 from foretell.graph.cost.node_costs import Cost, CostTable, graph_costs, total
 from foretell.graph.ir.graph import Graph

@@ -20,9 +20,10 @@ marked.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from foretell.frozen import dataclass
 from foretell.graph.cost.arithmetic import einsum_indices
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.node import Node

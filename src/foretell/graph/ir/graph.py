@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cached_property
 from operator import attrgetter, is_
 from typing import Any
 
 from foretell.errors import GraphError, InputError
+from foretell.frozen import dataclass
 from foretell.graph.ir.node import Node
 from foretell.graph.ir.tensor import DTYPE_BITS, FLOAT_DTYPES, ClassedTensors, Tensor, TensorClasses, TensorType
 

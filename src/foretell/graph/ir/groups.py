@@ -5,8 +5,9 @@ up, and only what crosses the edge of the group is read from or written to memor
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from foretell.frozen import dataclass
 from foretell.graph.cost.node_costs import Cost, CostTable, total
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.layout import Layout, distinct_elements, layouts

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isfinite
 from typing import TYPE_CHECKING
+
+from foretell.frozen import dataclass
 
 if TYPE_CHECKING:
     from foretell.graph.ir.graph import Graph

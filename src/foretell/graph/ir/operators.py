@@ -5,8 +5,9 @@ optimiser writes. A few operators of PyTorch that ONNX has no name for are added
 element-wise functions are counted by convention: see ``docs/units.md``.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+from foretell.frozen import dataclass
 
 OpKind = Literal[
     "view",  # shares the storage of its input: no kernel, unless the strides do not allow a view

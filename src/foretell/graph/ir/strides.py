@@ -14,11 +14,12 @@ the left; without the package ``opt_einsum`` three are, too.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from operator import mul
+
+from foretell.frozen import dataclass
 
 
 @lru_cache(maxsize=4096)

@@ -3,12 +3,12 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import count
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from foretell.errors import GraphError, InputError
+from foretell.frozen import dataclass
 from foretell.registry import did_you_mean
 
 TensorKind = Literal["input", "parameter", "buffer", "constant", "activation"]

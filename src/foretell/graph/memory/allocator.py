@@ -22,10 +22,10 @@ context lies outside the allocator and is not counted.
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from foretell.frozen import dataclass
 from foretell.units import KIB, MIB
 
 if TYPE_CHECKING:

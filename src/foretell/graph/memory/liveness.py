@@ -24,11 +24,11 @@ module paths, such as many ONNX files, are treated as one frame.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from foretell.frozen import dataclass
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.layout import Layout, layouts
 from foretell.graph.ir.node import Node

@@ -15,8 +15,8 @@ gradients that are set to None between steps. Gradient checkpointing and sharded
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from foretell.frozen import dataclass
 from foretell.graph.cost.training import STATE_BYTES, find_optimizer
 from foretell.graph.ir.graph import Graph
 from foretell.graph.ir.layout import layouts

@@ -20,7 +20,6 @@ import math
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
@@ -31,6 +30,7 @@ from foretell.errors import ModelError
 from foretell.features import SCHEMA
 from foretell.features.encoded import encode
 from foretell.features.pooled import DistinctUnits, Stacked
+from foretell.frozen import dataclass
 from foretell.predictors.fitted_files import read_shipped
 from foretell.predictors.row_memo import RowMemo
 from foretell.predictors.unit.network import UnitNetwork, scaled

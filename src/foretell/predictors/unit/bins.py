@@ -8,12 +8,11 @@ Limits: the edges are quantiles of the training rows. A size beyond the largest 
 plain column beside them, so the network extrapolates linearly there.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from foretell.features.encoded import MEASURED_WIDTH
+from foretell.frozen import dataclass
 
 _EVERY = 7  # quantiles are taken over every seventh row: neighbouring rows are alike
 

@@ -30,7 +30,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from typing import Any
 
@@ -41,6 +41,7 @@ from foretell.errors import ModelError
 from foretell.features import SCHEMA
 from foretell.features.encoded import encode
 from foretell.features.pooled import POOLED_SCHEMA, DistinctUnits, Setting, Stacked, pool_many
+from foretell.frozen import dataclass
 from foretell.predictors.row_memo import RowMemo
 from foretell.predictors.trees import Forest, Trees
 from foretell.predictors.unit.floors import FLOORS_FROM, least_us

@@ -17,7 +17,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 
 from foretell.errors import ModelError
 from foretell.features.encoded import ENCODED_WIDTH, Encoded
+from foretell.frozen import dataclass
+from foretell.predictors.arrays import read_arrays
 from foretell.predictors.unit.bins import Bins
 
 KERNEL_LIMITS = (-4.0, 6.0)  # of the logarithm of kernel time over bound
@@ -169,8 +171,7 @@ class UnitNetwork:
     def load(cls, data: bytes) -> "UnitNetwork":
         """Read what `to_bytes` wrote."""
         try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+            arrays = read_arrays(data)
             # int8 matrices: multiply by the scale of each column
             for name in arrays:
                 step = arrays.get(f"{name}_step")

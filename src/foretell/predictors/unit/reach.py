@@ -14,7 +14,6 @@ import io
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
@@ -23,6 +22,8 @@ from numpy.typing import NDArray
 
 from foretell.errors import ModelError
 from foretell.features.units import COLUMNS, DTYPES, KINDS
+from foretell.frozen import dataclass
+from foretell.predictors.arrays import read_arrays
 
 _AT = {name: position for position, name in enumerate(COLUMNS)}
 # the sizes that are compared, as a reader knows them; those that are no logarithms yet become some
@@ -131,8 +132,8 @@ class Reach:
     def load(cls, data: bytes) -> "Reach":
         """Read what `to_bytes` wrote."""
         try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as file:
-                return cls(file["keys"], file["lows"], file["highs"])
+            arrays = read_arrays(data)
+            return cls(arrays["keys"], arrays["lows"], arrays["highs"])
         except (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, TypeError, ValueError) as error:
             raise ModelError(f"These {len(data)} bytes are not a reach of measurements: {error}.") from error
 
