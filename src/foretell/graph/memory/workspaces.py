@@ -186,24 +186,34 @@ def _copies(source: Tensor, weight: Tensor, out: Tensor, node: Node) -> list[int
         macs = source.elements * prod(weight.shape[1:])
         if not half and macs <= 4 * _MUCH_WORK:
             return []
+    is_copied = _is_copied(in_channels, out_channels, kernel, out, node, macs, half)
+    if not any(is_copied):
+        return []
     alignment = 8 if half else 4
     input_padding, output_padding = (
         rounded(in_channels, alignment) / max(in_channels, 1),
         rounded(out_channels, alignment) / max(out_channels, 1),
     )
-    input_copy, output_copy = round(source.bytes * input_padding), round(out.bytes * output_padding)
-    weight_copy = round(weight.bytes * input_padding * output_padding)
+    sizes = source.bytes * input_padding, weight.bytes * input_padding * output_padding, out.bytes * output_padding
+    return [round(size) for size, copies in zip(sizes, is_copied, strict=True) if copies]
+
+
+def _is_copied(
+    in_channels: int, out_channels: int, kernel: list[int], out: Tensor, node: Node, macs: int, half: bool
+) -> tuple[bool, bool, bool]:
+    """Whether the input, the weights and the output of a convolution are copied."""
     if max(kernel) == 1:  # a 1x1 convolution is a matrix product: most need no copy
         strided = max(node.integers("strides") or (1,)) > 1
         copies = out_channels > _WIDE_OUTPUT if strided else macs > _MUCH_WORK and prod(out.shape[2:]) <= _FEW_PIXELS
-        return [input_copy, output_copy] if copies else []
+        return copies, False, copies
     # few channels, such as the first layer's three, would mostly be padding: only large windows are worth a copy
     if in_channels < _FEW_CHANNELS:
         window = in_channels * prod(kernel)
         large = window > (_LARGE_WINDOW_HALF if half else _LARGE_WINDOW_FULL)
         copies = large and macs > (_MUCH_WORK if half else 4 * _MUCH_WORK)
-        return [input_copy, weight_copy, output_copy] if copies else []
+        return copies, copies, copies
     if half or macs > _MUCH_WORK:
-        return [input_copy, weight_copy, output_copy]
+        return True, True, True
     # fp32 and of medium size: a kernel that writes its output with channels first
-    return [input_copy, weight_copy] if macs > _LITTLE_WORK or in_channels > _MANY_CHANNELS else []
+    copies = macs > _LITTLE_WORK or in_channels > _MANY_CHANNELS
+    return copies, copies, False
