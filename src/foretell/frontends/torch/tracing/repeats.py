@@ -28,6 +28,8 @@ from foretell.graph import Tensor
 
 _NUMBERED = re.compile(r"^(.*)_(\d+)$")
 _INPUT_OF_LAYER = re.compile(r"^([a-z]+)_(\d+)_(\w+)$")
+_LIFTED = re.compile(r"^c_(.*?)_?lifted_tensor_(\d+)$")
+_CONSTANT = "lifted_tensor"  # how constants are numbered
 _PART = "getitem"  # the parts of a list have names of their own in FX, and none in a program
 
 
@@ -88,7 +90,7 @@ def list_weights(module: Any) -> list[Weight]:
     dtypes = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
     for kind, prefix, entries in named:
         for path, value in entries:
-            name = prefix + re.sub(r"[^a-zA-Z0-9]", "_", path).lower()
+            name = prefix + _in_name(path)
             dtype = str(value.dtype).removeprefix("torch.")
             tensor = Tensor(name, tuple(value.shape), dtypes.get(dtype, dtype), kind)
             first = seen.setdefault(id(value), name)
@@ -111,7 +113,9 @@ def repeat(
     _need(all(name in read for name in program.inputs if _INPUT_OF_LAYER.match(name)), "inputs that nothing reads")
     paths = {weight.tensor.name: weight.path for weight in (*traced, *whole)}
     for stack in stacks:
-        program = _Repetition(program, stack, paths).repeat()
+        # a decoder that is given the states of an encoder does not run it
+        if any(call.module.startswith(stack.path + ".") for call in program.calls):
+            program = _Repetition(program, stack, paths).repeat()
     tensors = {
         weight.tensor.name: replace(weight.tensor, dtype=casts.get(weight.tensor.dtype, weight.tensor.dtype))
         for weight in whole
@@ -139,8 +143,11 @@ class _Repetition:
             for index, name in enumerate(call.outputs)
             if name
         }
+        self.constants = self._find_constants()
         self.offsets = self._count_names()
-        self.mine: dict[str, int] = {}  # inputs that belong to a layer, and its position
+        # inputs and constants that belong to a layer, and its position
+        self.mine = {name: segment for name, segment in self.constants.items() if 0 <= segment < self.count}
+        self.ends: dict[tuple[int, int, int], list[frozenset[tuple[str, int]]]] = {}
         self.read_before = {n for call in program.calls[: self.starts[0]] for n in _references(call.arguments)}
         _need(all(self._owner(paths.get(name, "")) < 0 for name in self.read_before), "weights of layers")
 
@@ -169,6 +176,19 @@ class _Repetition:
         """The layer that a call belongs to: -1 before the first, their number behind the last."""
         return bisect_right(self.starts, position) - 1
 
+    def _find_constants(self) -> dict[str, int]:
+        """The constants of the program, each with the layer whose calls read it first."""
+        found: dict[str, int] = {}
+        tensors = self.program.tensors
+        for position, call in enumerate(self.program.calls):
+            for name in _references(call.arguments):
+                if name in tensors and tensors[name].kind == "constant":
+                    found.setdefault(name, self._segment(position))
+        constants = [name for name, tensor in tensors.items() if tensor.kind == "constant"]
+        numbered = [name for name in constants if _LIFTED.match(name)]
+        _need(list(found) == numbered or not any(0 <= segment for segment in found.values()), "constants")
+        return found
+
     def _count_names(self) -> list[Counter[str]]:
         """How often each name was given out before each layer."""
         given = dict.fromkeys(self.program.names)
@@ -194,6 +214,9 @@ class _Repetition:
                     base, number = _parsed(part)
                     counts[min(self._segment(position) + 1, self.count)][base] += 1
                     seen.setdefault(base, set()).add(number)
+        for name, segment in self.constants.items():
+            if _LIFTED.match(name):
+                counts[min(segment + 1, self.count)][_CONSTANT] += 1
         for base, numbers in seen.items():
             least = min(numbers)
             _need(base == _PART or (least < 2 and max(numbers) - least + 1 == len(numbers)), f"numbers of {base}")
@@ -234,9 +257,17 @@ class _Repetition:
         if match:
             _need(int(match[2]) == layer and self.mine.setdefault(name, layer) == layer, "inputs of other layers")
             return "input", match[1], match[3], *shape
-        # constants that only layers read are numbered along with them
-        _need(tensor.kind != "constant" or name in self.read_before, "constants of layers")
+        if self.constants.get(name, -1) == layer:
+            return "constant", *self._constant(name, layer), *shape
+        _need(self.constants.get(name, -1) <= 0, "constants of other layers")
         return "shared", name
+
+    def _constant(self, name: str, layer: int) -> tuple[bool, str, int]:
+        """The module path of a constant of a layer, without the number of the layer, and its number within the layer."""
+        match = _LIFTED.match(name)
+        assert match is not None
+        is_inside, path = self._inside(match[1], layer, "_")
+        return is_inside, path, int(match[2]) - self.offsets[layer][_CONSTANT]
 
     def _form(self, layer: int) -> tuple[list[Any], list[Any]]:
         """The calls of a layer by themselves, and what they read from elsewhere and when their results end."""
@@ -265,16 +296,16 @@ class _Repetition:
                 (call.target, self._inside(call.module, layer), self._relative(call.name, layer), arguments, outputs,
                  results)
             )  # fmt: skip
-            outer.append([self._end(name, layer) for name in call.outputs])
         return inner, outer
 
     def _calls(self, layer: int) -> Sequence[AtenCall]:
         return self.program.calls[self.starts[layer] : self.starts[layer + 1]]
 
-    def _inside(self, module: str, layer: int) -> tuple[bool, str]:
+    def _inside(self, module: str, layer: int, dot: str = ".") -> tuple[bool, str]:
         """A module path, without the number of its layer."""
-        head = f"{self.stack.path}.{layer}"
-        is_inside = module == head or module.startswith(head + ".")
+        path = self.stack.path if dot == "." else _in_name(self.stack.path)
+        head = f"{path}{dot}{layer}"
+        is_inside = module == head or module.startswith(head + dot)
         return is_inside, module[len(head) :] if is_inside else module
 
     def _result(self, call: AtenCall, name: str) -> str:
@@ -282,19 +313,25 @@ class _Repetition:
         _need(not name or name.startswith(call.name), "results")
         return name[len(call.name) :] if name else "none"
 
-    def _end(self, name: str, layer: int) -> tuple[str, int] | None:
-        """Where a tensor of a layer ends: the calls from the start of this layer, of the next, or of what follows."""
+    def _ends(self, name: str, layer: int) -> frozenset[tuple[str, int]]:
+        """Where a tensor of a layer ends: calls from the start of the layer, of the next, or of what follows them all.
+
+        At the end of a program several of these are the same place.
+        """
         assert self.program.released is not None
         end = self.program.released.get(name)
         if end is None:
-            return None
-        if end == len(self.program.calls):
-            return "end", 0
+            return frozenset()
+        found = []
         for word, segment in (("own", layer), ("next", layer + 1)):
             if segment < self.count and self.starts[segment] < end <= self.starts[segment + 1]:
-                return word, end - self.starts[segment]
-        _need(end > self.starts[-1], "lifetimes")
-        return "behind", end - self.starts[-1]
+                found.append((word, end - self.starts[segment]))
+        if end == len(self.program.calls):
+            found.append(("end", 0))
+        if end >= self.starts[-1]:
+            found.append(("behind", end - self.starts[-1]))
+        _need(bool(found), "lifetimes")
+        return frozenset(found)
 
     def _compare(self) -> None:
         """Raise if layers that should be equal are not."""
@@ -307,6 +344,11 @@ class _Repetition:
             if position < self.count - 1:
                 _need(kinds.setdefault(place[1], inner) == inner, f"layers of a kind: {layer}")
             _need(places.setdefault(place, outer) == outer, f"layers between equal ones: {layer}")
+            ends = [self._ends(name, position) for call in self._calls(position) for name in call.outputs]
+            known = self.ends.setdefault(place, ends)
+            common = [mine & others for mine, others in zip(ends, known)]
+            _need(all(both or not mine for both, mine in zip(common, ends)), f"lifetimes: {layer}")
+            self.ends[place] = common
 
     # the whole
 
@@ -327,16 +369,15 @@ class _Repetition:
         total = len(program.calls) + starts[-1] - self.starts[-1]
         for layer in range(whole):
             template = self.templates[layer]
+            ends = iter(self.ends[self.stack.place(layer)])
+            bases = {"own": starts[layer], "next": starts[min(layer + 1, whole)], "behind": starts[-1], "end": total}
             for call in self._calls(template):
                 copy = self._copy(call, layer, shifts)
                 calls.append(copy)
                 for old, new in zip(call.outputs, copy.outputs):
                     if old in program.tensors:
                         made[new] = replace(program.tensors[old], name=new)
-                    end = self._end(old, template)
-                    if end is not None:
-                        base = {"own": starts[layer], "next": starts[min(layer + 1, whole)], "behind": starts[-1]}
-                        released[new] = total if end[0] == "end" else base[end[0]] + end[1]
+                    released |= {new: bases[word] + number for word, number in next(ends)}
         for call in program.calls[self.starts[-1] :]:
             copy = self._copy_behind(call, shifts[-1])
             calls.append(copy)
@@ -345,16 +386,21 @@ class _Repetition:
                     made[new] = replace(program.tensors[old], name=new)
                 if old in program.released:
                     released[new] = program.released[old] + total - len(program.calls)
-        activations = [name for name, tensor in program.tensors.items() if tensor.kind == "activation"]
-        _need(activations == [n for c in program.calls for n in c.outputs if n in program.tensors], "tensors")
         inputs = self._listed(program.inputs, shifts)
-        others = {name: tensor for name, tensor in program.tensors.items() if tensor.kind not in ("input", "activation")}
-        _need(list(program.tensors)[: len(others) + len(program.inputs)] == [*others, *program.inputs], "constants")
+        of = {
+            kind: [name for name, tensor in program.tensors.items() if tensor.kind == kind]
+            for kind in ("parameter", "buffer", "constant", "input", "activation")
+        }
+        _need(of["activation"] == [n for c in program.calls for n in c.outputs if n in program.tensors], "tensors")
+        _need(list(program.tensors) == [name for names in of.values() for name in names], "order of tensors")
+        constants = self._listed(of["constant"], shifts)
+        copied = {new: replace(program.tensors[old], name=new) for new, old in (constants | inputs).items()}
+        _need(of["input"] == list(program.inputs) and len(copied) == len(constants) + len(inputs), "inputs")
         _need(len(made) == sum(1 for call in calls for name in call.outputs if name in made), "names of tensors")
         return replace(
             program,
             calls=tuple(calls),
-            tensors=others | {new: replace(program.tensors[old], name=new) for new, old in inputs.items()} | made,
+            tensors={n: program.tensors[n] for n in (*of["parameter"], *of["buffer"])} | copied | made,
             inputs=tuple(inputs),
             outputs=tuple(self._listed(program.outputs, shifts)),
             released=released,
@@ -409,7 +455,11 @@ class _Repetition:
             return _renumbered(call.name, shifts[made_by]) + call.outputs[source[2]][len(call.name) :]
         if source[0] == "weight":
             path = f"{self.stack.path}.{layer}.{source[1]}"
-            return {"parameter": "p_", "buffer": "b_"}[source[-1]] + re.sub(r"[^a-zA-Z0-9]", "_", path).lower()
+            return {"parameter": "p_", "buffer": "b_"}[source[-1]] + _in_name(path)
+        if source[0] == "constant":
+            is_inside, path, number = source[1:4]
+            path = f"{_in_name(self.stack.path)}_{layer}{path}" if is_inside else path
+            return _constant_name(path, number + self.offsets[template][_CONSTANT] + shifts[layer][_CONSTANT])
         if source[0] == "input":
             return f"{source[1]}_{layer}_{source[2]}"
         return name
@@ -434,6 +484,10 @@ class _Repetition:
         if name in self.paths:
             _need(self._owner(self.paths[name]) < 0, "weights of layers")
         _need(name not in self.mine, "inputs of layers")
+        if self.constants.get(name) == self.count:
+            match = _LIFTED.match(name)
+            _need(match is not None, "constants")
+            return _constant_name(match[1], int(match[2]) + shift[_CONSTANT])
         if name not in self.producers:
             return name
         segment = self._segment_of(name)
@@ -488,6 +542,15 @@ class _Repetition:
 def _need(condition: bool, what: str) -> None:
     if not condition:
         raise UnequalError(what)
+
+
+def _in_name(path: str) -> str:
+    """A module path as the names of its weights and constants have it."""
+    return re.sub(r"[^a-zA-Z0-9]", "_", path).lower()
+
+
+def _constant_name(path: str, number: int) -> str:
+    return f"c_{path}_{_CONSTANT}_{number}" if path else f"c_{_CONSTANT}_{number}"
 
 
 def _last_part(name: str) -> str:
