@@ -70,7 +70,7 @@ def _build(config: HfConfig, request: ModelRequest) -> Graph:
     # here: what is only written needs none of it
     from foretell.frontends.huggingface.building import build_program
     from foretell.frontends.torch.export import graph_from_program
-    from foretell.frontends.torch.tracing.repeats import UnequalError
+    from foretell.frontends.torch.tracing.stacks import UnequalError
 
     refuse_whole(request, "A transformer takes tokens and images")
     sequence, context, image = _lengths(request)

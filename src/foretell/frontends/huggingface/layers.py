@@ -18,7 +18,8 @@ from typing import Any
 
 from foretell.frontends.huggingface.numbering import uses_number
 from foretell.frontends.torch.aten import AtenProgram
-from foretell.frontends.torch.tracing.repeats import Stack, list_weights, repeat
+from foretell.frontends.torch.tracing.repeats import repeat
+from foretell.frontends.torch.tracing.stacks import Stack, list_weights
 from foretell.optional import require
 
 LEAST = 5  # layers of a row that may be shortened
