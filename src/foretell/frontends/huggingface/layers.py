@@ -142,7 +142,12 @@ def keep(kinds: list[int]) -> list[int]:
 def _per_layer(config: Any, count: int) -> dict[str, Any]:
     """The lists of a config that have an entry for each layer."""
     values = vars(config) if config is not None else {}
-    return {name: value for name, value in values.items() if isinstance(value, list | tuple) and len(value) == count}
+    # a list of all numbers of layers says of none more than of others
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, list | tuple) and len(value) == count and list(value) != list(range(count))
+    }
 
 
 def _is_plain(config: Any, count: int, lists: Mapping[str, Any]) -> bool:

@@ -38,17 +38,19 @@ def uses_number(layers: Any, parents: list[Any], name: str, numbers: set[str], l
         outer = _functions({type(parent) for parent in parents})
         if any(_reads_number(function, numbers, lists) for function in inner):
             return True
+        if any(_reads_lists(function, lists) for function in outer):
+            return True
         loops = [_loops(function, name, lists) for function in outer]
     except (OSError, SyntaxError, TypeError, LookupError):
         return True
-    return None in loops or not any(loops)
+    return None in loops or sum(loop or 0 for loop in loops) != 1
 
 
 def _functions(classes: set[type]) -> list[ast.AST]:
     """The functions that run in a forward pass of classes: their own and inherited methods, and those of their files."""
     found: dict[int, ast.AST] = {}
     for kind in {base for each in classes for base in each.__mro__}:
-        if kind is object or kind.__module__.startswith(_KNOWN) or kind.__module__ == "torch":
+        if kind.__module__.startswith(_KNOWN) or ".generation_" in kind.__module__:
             continue
         path = inspect.getsourcefile(kind)
         if path is None:
@@ -105,6 +107,19 @@ def _is_harmless(node: ast.expr, around: list[ast.AST], lists: set[str]) -> bool
         if outer.value.attr in lists:
             return True
         return outer.value.attr in _LISTS_OF_CACHE and _last_name(outer.value.value) != "self"
+    return False
+
+
+def _reads_lists(function: ast.AST, lists: set[str]) -> bool:
+    """Whether a function asks lists of the configuration for more than an entry, or whether they have one."""
+    for node, around in _with_parents(function):
+        if isinstance(node, ast.Attribute) and node.attr in lists:
+            outer = around[-1]
+            is_entry = isinstance(outer, ast.Subscript) and not isinstance(outer.slice, ast.Slice)
+            is_set = isinstance(outer, ast.Call) and _last_name(outer.func) == "set"
+            is_asked = isinstance(outer, ast.Compare) and node in outer.comparators
+            if not (is_entry or is_set or is_asked):
+                return True
     return False
 
 

@@ -94,16 +94,18 @@ class LayerCalls:
             for name in references(calls[position].arguments.values()):
                 for layer in mine:
                     self._note_reader(readers, name, layer)
-        # what nothing reads may be there once for each layer
-        need(all(readers[p] or not any(call.outputs) for p, call in enumerate(calls[:first])), "unread calls")
+        # a constant that nothing uses may have been made for each layer
+        for position, call in enumerate(calls[:first]):
+            kinds = {self.program.tensors[n].kind for n in references(call.arguments.values()) if n not in self.producers}
+            need(bool(readers[position]) or "constant" not in kinds, "unused constants")
         of_layers = [position for position in range(first) if len(readers[position]) == 1]
         later = [position for position in of_layers if 0 < min(readers[position]) < self.count]
         if not later:
             return [first] * (self.count + 1)
         blocks = Counter(min(readers[position]) for position in later)
-        kinds = [self.stack.kinds[layer] for layer in self.stack.kept]
+        kinds_of = [self.stack.kinds[layer] for layer in self.stack.kept]
         # what only the first layer reads is its preparation where other layers of its kind have one
-        alike = [blocks[layer] for layer in range(1, self.count) if kinds[layer] == kinds[0]]
+        alike = [blocks[layer] for layer in range(1, self.count) if kinds_of[layer] == kinds_of[0]]
         start = later[0] - (alike[0] if alike else 0)
         owners = [readers[position] for position in range(max(start, 0), later[-1] + 1)]
         need(start >= 0 and all(len(each) == 1 for each in owners), "preparations")

@@ -40,19 +40,32 @@ def repeat(
     read = {name for call in program.calls for name in references(call.arguments.values())}
     need(all(name in read for name in program.inputs if NUMBERED_INPUT.match(name)), "inputs that nothing reads")
     paths = {weight.tensor.name: weight.path for weight in (*traced, *whole)}
+    done: list[str] = []
     for stack in stacks:
         # a decoder that is given the states of an encoder does not run it
         if any(call.module.startswith(stack.path + ".") for call in program.calls):
             program = _Repetition(LayerCalls(program, stack, paths)).repeat()
+        done.append(stack.path + ".")
+        # the weights of this stack are those of the whole model from here on
+        written = [weight for weight in whole if weight.path.startswith(tuple(done))]
+        others = [weight for weight in traced if not weight.path.startswith(tuple(done))]
+        program = _with_weights(program, sorted((*written, *others), key=lambda w: w.tensor.kind == "buffer"), casts)
+    need(len({weight.tensor.name for weight in whole}) == len(whole), "names of weights")
+    program = _with_weights(program, whole, casts)
+    known = program.tensors
+    need(all(n in known for call in program.calls for n in references(call.arguments.values())), "operands")
+    return program
+
+
+def _with_weights(program: AtenProgram, weights: Sequence[Weight], casts: Mapping[str, str]) -> AtenProgram:
+    """The program with these weights in place of its own, in its precision."""
+    rest = {name: tensor for name, tensor in program.tensors.items() if tensor.kind not in ("parameter", "buffer")}
     tensors = {
         weight.tensor.name: replace(weight.tensor, dtype=casts.get(weight.tensor.dtype, weight.tensor.dtype))
-        for weight in whole
+        for weight in weights
         if not weight.first
     }
-    rest = {name: tensor for name, tensor in program.tensors.items() if tensor.kind not in ("parameter", "buffer")}
-    need(len({w.tensor.name for w in whole}) == len(whole) and not tensors.keys() & rest.keys(), "names of weights")
-    known = tensors.keys() | rest.keys()
-    need(all(n in known for call in program.calls for n in references(call.arguments.values())), "operands")
+    need(not tensors.keys() & rest.keys(), "names of weights")
     return replace(program, tensors=tensors | rest)
 
 
