@@ -8,7 +8,7 @@ exported in a cage: transformers makes whatever the values say. Configurations t
 import hashlib
 from dataclasses import asdict
 
-from foretell.errors import InputError, ModelError
+from foretell.errors import ForetellError, InputError
 from foretell.frontends.caged import read_caged
 from foretell.frontends.huggingface.configs import HfConfig, is_shipped, load_config
 from foretell.frontends.huggingface.written.writing import Plan, plan
@@ -92,7 +92,7 @@ def _build(config: HfConfig, request: ModelRequest) -> Graph:
     try:
         program = build(shortened=True)
         return graph_from_program(program, batch_size=TRACE_BATCH, training=request.mode == "training")
-    except (UnequalError, ModelError):
+    except (UnequalError, ForetellError):
         if program is not None and program.repeat is None:
             raise
     return graph_from_program(build(shortened=False), batch_size=TRACE_BATCH, training=request.mode == "training")

@@ -19,7 +19,7 @@ from typing import Any
 from foretell.frontends.huggingface.numbering import uses_number
 from foretell.frontends.torch.aten import AtenProgram
 from foretell.frontends.torch.tracing.repeats import repeat
-from foretell.frontends.torch.tracing.stacks import Stack, list_weights
+from foretell.frontends.torch.tracing.stacks import Stack, UnequalError, list_weights
 from foretell.optional import require
 
 LEAST = 5  # layers of a row that may be shortened
@@ -40,7 +40,14 @@ def shorten(model: Any) -> Callable[[AtenProgram], AtenProgram] | None:
         row.cut()
     traced = list_weights(model)
     stacks = [row.stack for row in rows]
-    return lambda program: repeat(program, stacks, traced, whole)
+
+    def put_back(program: AtenProgram) -> AtenProgram:
+        try:
+            return repeat(program, stacks, traced, whole)
+        except LookupError as error:  # a program of a form that is not known
+            raise UnequalError(repr(error)) from error
+
+    return put_back
 
 
 class _Row:
@@ -132,7 +139,10 @@ def keep(kinds: list[int]) -> list[int]:
             if kinds[kept[start - 1]] == kinds[kept[end - 1]] and kinds[kept[start]] == kinds[kept[end]]:
                 rest = kept[:start] + kept[end:]
                 left = places(rest)
-                if all(left[place] >= count for place, count in least.items()):
+                # where a layer without its like stands before the last one, nothing tells the next layer from the end
+                before_last = left[kinds[rest[-3]], kinds[rest[-2]], kinds[rest[-1]]] if len(rest) > 2 else 0
+                is_clear = before_last > 1 or rest[-2] == len(kinds) - 2
+                if is_clear and all(left[place] >= count for place, count in least.items()):
                     kept = rest
                     continue
             start += 1

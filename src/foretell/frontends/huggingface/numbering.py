@@ -6,20 +6,22 @@ with their list, means that layers that look the same may not be. So does source
 """
 
 import ast
+import builtins
 import functools
 import inspect
+import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 _NO_FORWARD = frozenset(("__init__", "_init_weights", "extra_repr", "reset_parameters", "post_init"))
-# what their classes do with a number is known: libraries, and the cache, which keeps tensors by it
-_KNOWN = ("torch.", "builtins", "abc", "typing", "transformers.modeling_utils", "transformers.modeling_layers",
-          "transformers.generation", "transformers.utils", "transformers.integrations")  # fmt: skip
+_LIBRARIES = frozenset(("torch", "transformers", "abc", "typing", "collections", "functools"))
 _OF_CACHE = frozenset(
     ("update", "update_conv_state", "update_recurrent_state", "update_indexer", "get_seq_length", "get_conv_state",
      "get_recurrent_state", "has_previous_state", "is_recording_past", "get_mask_sizes")
 )  # fmt: skip
+_QUEUES = frozenset(("next", "pop", "popleft", "popitem", "append", "appendleft"))
 _LISTS_OF_CACHE = frozenset(("layers", "is_updated"))
 
 
@@ -47,22 +49,51 @@ def uses_number(layers: Any, parents: list[Any], name: str, numbers: set[str], l
 
 
 def _functions(classes: set[type]) -> list[ast.AST]:
-    """The functions that run in a forward pass of classes: their own and inherited methods, and those of their files."""
-    found: dict[int, ast.AST] = {}
-    for kind in {base for each in classes for base in each.__mro__}:
-        if kind.__module__.startswith(_KNOWN) or ".generation_" in kind.__module__:
-            continue
-        path = inspect.getsourcefile(kind)
-        if path is None:
-            raise LookupError(kind.__name__)
-        tree = _parse(path)
-        named = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind.__name__]
-        if len(named) != 1 or kind.__qualname__ != kind.__name__:
-            raise LookupError(kind.__name__)
-        for node in (*named[0].body, *tree.body):
-            if isinstance(node, ast.FunctionDef) and node.name not in _NO_FORWARD:
-                found[id(node)] = node
+    """The functions that run in a forward pass of classes: own and inherited methods, and the functions that they name."""
+    found: dict[tuple[str, str], ast.AST] = {}
+    waiting: list[tuple[str, ast.AST]] = []
+    for each in classes:
+        overridden: set[str] = set()
+        for kind in each.__mro__:
+            if _is_known(kind.__module__) or getattr(builtins, kind.__name__, None) is kind:
+                continue
+            for node in _definition(kind, ast.ClassDef).body:
+                if not isinstance(node, ast.FunctionDef) or node.name in _NO_FORWARD | overridden:
+                    continue
+                if not any(_last_name(inner) == "super" for inner in ast.walk(node)):
+                    overridden.add(node.name)
+                key = kind.__module__, f"{kind.__name__}.{node.name}.{node.lineno}"
+                if key not in found:
+                    found[key] = node
+                    waiting.append((kind.__module__, node))
+    while waiting:
+        module, function = waiting.pop()
+        for node in ast.walk(function):
+            value = vars(sys.modules[module]).get(node.id) if isinstance(node, ast.Name) else None
+            value = inspect.unwrap(value) if callable(value) else None
+            if not isinstance(value, types.FunctionType) or _is_known(value.__module__):
+                continue
+            if (value.__module__, value.__qualname__) not in found:
+                definition = found[value.__module__, value.__qualname__] = _definition(value, ast.FunctionDef)
+                waiting.append((value.__module__, definition))
     return list(found.values())
+
+
+def _is_known(module: str) -> bool:
+    """Whether it is known what a module does with numbers of layers: a library, and not the models of one."""
+    is_model = module.startswith("transformers.models.") and ".generation_" not in module
+    return module.partition(".")[0] in _LIBRARIES and not is_model
+
+
+def _definition(value: Any, kind: Any) -> Any:
+    """Where a class or a function is defined, at the top of a file."""
+    path = inspect.getsourcefile(value)
+    if path is None:
+        raise LookupError(value.__name__)
+    named = [node for node in _parse(path).body if isinstance(node, kind) and node.name == value.__qualname__]
+    if len(named) != 1:
+        raise LookupError(value.__name__)
+    return named[0]
 
 
 @functools.lru_cache(maxsize=8)
@@ -90,6 +121,8 @@ def _reads_number(function: ast.AST, numbers: set[str], lists: set[str]) -> bool
                 return True
         if isinstance(node, ast.Attribute) and node.attr == "__dict__":
             return True
+        if _notes(node, function):
+            return True
     return False
 
 
@@ -108,6 +141,32 @@ def _is_harmless(node: ast.expr, around: list[ast.AST], lists: set[str]) -> bool
             return True
         return outer.value.attr in _LISTS_OF_CACHE and _last_name(outer.value.value) != "self"
     return False
+
+
+def _notes(node: ast.AST, function: ast.AST) -> bool:
+    """Whether a layer notes something outside of itself, or takes it from there: it could count the layers."""
+    if isinstance(node, ast.Global | ast.Nonlocal):
+        return True
+    if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+        is_own = isinstance(node.value, ast.Name) and node.value.id == "self"
+        return not is_own and node.attr != "requires_grad"
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript):
+        return not _is_local(node.target.value, function)
+    if isinstance(node, ast.Call) and _last_name(node.func) in _QUEUES:
+        return not (isinstance(node.func, ast.Attribute) and _is_local(node.func.value, function))
+    return False
+
+
+def _is_local(node: ast.expr, function: ast.AST) -> bool:
+    """Whether a list or dictionary is made in a function, and is not another name of one from elsewhere."""
+    made = [
+        statement.value
+        for statement in ast.walk(function)
+        if isinstance(statement, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == _last_name(node) for target in statement.targets)
+    ]
+    displays = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
+    return isinstance(node, ast.Name) and bool(made) and all(isinstance(value, displays) for value in made)
 
 
 def _reads_lists(function: ast.AST, lists: set[str]) -> bool:
@@ -172,7 +231,9 @@ def _is_even(loop: ast.For, counter: str, function: ast.AST, lists: set[str]) ->
             if not _is_harmless(node, around, lists):
                 return False
     for node in (child for statement in loop.body for child in ast.walk(statement)):
-        if isinstance(node, ast.Break) or (isinstance(node, ast.Call) and _last_name(node.func) == "len"):
+        if isinstance(node, ast.Break) or (isinstance(node, ast.Call) and _last_name(node.func) in ("len", *_QUEUES)):
+            return False
+        if isinstance(node, ast.AugAssign) and not isinstance(node.target, ast.Name):
             return False
         if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant):
             return False

@@ -132,6 +132,10 @@ class LayerCalls:
         """Like `layer_of`, of the call that makes a tensor."""
         return self.layer_of(self.producers[name][0]) if name in self.producers else -1
 
+    def is_of_first(self, name: str) -> bool:
+        """Whether the first layer makes a tensor."""
+        return name in self.producers and self.segment(self.producers[name][0]) == 0
+
     def is_early(self, name: str) -> bool:
         """Whether a tensor or constant is there before any preparation."""
         position = self.producers[name][0] if name in self.producers else self.constants.get(name, -1)
@@ -325,9 +329,12 @@ class LayerCalls:
         kinds: dict[int, list[Any]] = {}
         places: dict[tuple[int, int, int], list[Source]] = {}
         found: dict[tuple[int, int, int], list[frozenset[tuple[str, int]]]] = {}
+        of_first = Counter[str]()
         for position, layer in enumerate(self.stack.kept):
             inner, outer = self.form(position)
             place = self.stack.place(layer)
+            if position > 1:
+                of_first.update({source[1] for source in outer if source[0] == "shared" and self.is_of_first(source[1])})
             # behind the last layer, what the model does in between cannot be told from what it does next
             if position < self.count - 1:
                 need(kinds.setdefault(place[1], inner) == inner, f"layers of a kind: {layer}")
@@ -336,6 +343,12 @@ class LayerCalls:
             common = [mine & others for mine, others in zip(ends, found.get(place, ends))]
             need(all(both or not mine for both, mine in zip(common, ends)), f"lifetimes: {layer}")
             found[place] = common
+        # before the last layer, the end of the next one is also that of all; in the whole another layer may come next
+        if self.stack.kept[-2] != len(self.stack.kinds) - 2:
+            words = [{word for word, _ in each} for each in found[self.stack.place(self.stack.kept[-2])]]
+            need(not any("next" in each and each & {"behind", "end"} for each in words), "lifetimes at the end")
+        # what one layer reads of the first may be of a layer so far before it
+        need(all(readers > 1 for readers in of_first.values()), "operands of the first layer")
         need(not any(self.mine.get(name) for name in self.read_before), "inputs of layers")
         return found
 
