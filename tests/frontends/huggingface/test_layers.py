@@ -3,23 +3,23 @@
 import random
 from collections import deque
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from foretell.errors import InputError  # noqa: E402
-from foretell.frontends.huggingface import layers as module_of_layers  # noqa: E402
-from foretell.frontends.huggingface.building import build_program  # noqa: E402
-from foretell.frontends.huggingface.configs import HfConfig  # noqa: E402
-from foretell.frontends.huggingface.layers import keep, shorten  # noqa: E402
-from foretell.frontends.torch.export import graph_from_program  # noqa: E402
-from foretell.frontends.torch.program import TorchProgram  # noqa: E402
-from foretell.frontends.torch.tracing import layer_calls, repeats  # noqa: E402
-from foretell.frontends.torch.tracing.stacks import UnequalError  # noqa: E402
-from foretell.graph import Graph  # noqa: E402
+from foretell.errors import InputError
+from foretell.frontends.huggingface import layers as module_of_layers
+from foretell.frontends.huggingface.building import build_program
+from foretell.frontends.huggingface.configs import HfConfig
+from foretell.frontends.huggingface.layers import keep, shorten
+from foretell.frontends.torch.export import graph_from_program
+from foretell.frontends.torch.program import TorchProgram
+from foretell.frontends.torch.tracing import layer_calls, repeats
+from foretell.frontends.torch.tracing.stacks import UnequalError
+from foretell.graph import Graph
 
 BATCH = 11
 MODES = ("inference", "training", "prefill", "decode")
@@ -263,7 +263,7 @@ class CountingLayer(Layer):
 
 
 class QueueLayer(Layer):
-    seen: Any = deque(maxlen=3)
+    seen: ClassVar[Any] = deque(maxlen=3)
 
     def forward(self, x: Any) -> Any:
         x = self.linear(x)
@@ -282,7 +282,7 @@ class CountedNet(Net):
     def forward(self, x: Any) -> Any:
         done = 0
         for layer in self.layers:
-            done += 1
+            done += 1  # noqa: SIM113
             x = layer(x) if done != 7 else layer(x) * 2
         return self.head(x)
 

@@ -60,7 +60,7 @@ class _Row:
         """Leave the layers out, and number those that are kept anew."""
         count, kept = len(self.stack.kinds), self.stack.kept
         for name, values in _per_layer(self.config, count).items():
-            vars(self.config)[name] = type(values)(values[layer] for layer in kept)
+            self.config.__dict__[name] = type(values)(values[layer] for layer in kept)  # past the checks of a config
         layers = [self.layers[layer] for layer in kept]
         for position, (old, layer) in enumerate(zip(kept, layers)):
             parts = dict(layer.named_modules())
@@ -73,24 +73,28 @@ class _Row:
 def _rows(model: Any) -> Iterator[_Row]:
     torch = require("torch", extra="hf")
     modules = dict(model.named_modules())
-    taken: list[str] = []
-    lists: list[int] = []
+    found: list[tuple[str, _Row]] = []
+    configs: dict[str, Any] = {}
     for path, module in modules.items():
-        if type(module) is not torch.nn.ModuleList or len(module) < LEAST or not path:
-            continue
-        if any(path.startswith(outer + ".") for outer in taken):
+        if not isinstance(module, torch.nn.ModuleList) or not path:
             continue
         parents = [modules[""]]
         for part in path.split(".")[:-1]:
             parents.append(getattr(parents[-1], part))
-        config = next((parent.config for parent in reversed(parents) if hasattr(parent, "config")), None)
-        row = _row(path, module, parents, config)
-        if row is None:
-            continue
-        if _per_layer(config, len(module)):
-            lists.append(id(config))
-        taken.append(path)
-        yield row
+        configs[path] = next((parent.config for parent in reversed(parents) if hasattr(parent, "config")), None)
+        is_inner = any(path.startswith(outer + ".") for outer, _ in found)
+        if type(module) is torch.nn.ModuleList and len(module) >= LEAST and not is_inner:
+            row = _row(path, module, parents, configs[path])
+            found += [] if row is None else [(path, row)]
+    for path, row in found:
+        # two rows of layers cannot both be what the lists of one configuration speak of
+        others = [
+            other
+            for other, config in configs.items()
+            if config is row.config and not other.startswith(path) and len(modules[other]) == len(row.layers)
+        ]
+        if not (others and _per_layer(row.config, len(row.layers))):
+            yield row
 
 
 def _row(path: str, layers: Any, parents: list[Any], config: Any) -> _Row | None:
@@ -123,7 +127,7 @@ def keep(kinds: list[int]) -> list[int]:
     Layers between two places that look the same are left out, the longest stretch first.
 
     >>> keep([0, 0, 0, 0, 0, 0, 0, 0])
-    [0, 1, 6, 7]
+    [0, 5, 6, 7]
     """
     kept = list(range(len(kinds)))
 
@@ -151,7 +155,7 @@ def keep(kinds: list[int]) -> list[int]:
 
 def _per_layer(config: Any, count: int) -> dict[str, Any]:
     """The lists of a config that have an entry for each layer."""
-    values = vars(config) if config is not None else {}
+    values: dict[str, Any] = {} if config is None else vars(config)
     # a list of all numbers of layers says of none more than of others
     return {
         name: value

@@ -1,8 +1,8 @@
 """Frontends: whether a forward pass does something by the number of a layer, seen in its source.
 
 A layer may ask a cache for the tensors of its number, and a model may look up what its configuration says of a layer.
-Whatever else is done with the number (a comparison, arithmetic, an entry of another list), with the number of layers, or
-with their list, means that layers that look the same may not be. So does source that is not at hand.
+Whatever else is done with the number (a comparison, arithmetic, an entry of another list), with the number of layers,
+or with their list, means that layers that look the same may not be. So does source that is not at hand.
 """
 
 import ast
@@ -40,7 +40,8 @@ def uses_number(layers: Any, parents: list[Any], name: str, numbers: set[str], l
         outer = _functions({type(parent) for parent in parents})
         if any(_reads_number(function, numbers, lists) for function in inner):
             return True
-        if any(_reads_lists(function, lists) for function in outer):
+        everywhere = _functions({type(part) for part in parents[0].modules()}) if lists else []
+        if any(_reads_lists(function, numbers, lists, name) for function in everywhere):
             return True
         loops = [_loops(function, name, lists) for function in outer]
     except (OSError, SyntaxError, TypeError, LookupError):
@@ -49,7 +50,7 @@ def uses_number(layers: Any, parents: list[Any], name: str, numbers: set[str], l
 
 
 def _functions(classes: set[type]) -> list[ast.AST]:
-    """The functions that run in a forward pass of classes: own and inherited methods, and the functions that they name."""
+    """The functions that run in a forward pass of classes: their own and inherited methods, and what these name."""
     found: dict[tuple[str, str], ast.AST] = {}
     waiting: list[tuple[str, ast.AST]] = []
     for each in classes:
@@ -169,12 +170,16 @@ def _is_local(node: ast.expr, function: ast.AST) -> bool:
     return isinstance(node, ast.Name) and bool(made) and all(isinstance(value, displays) for value in made)
 
 
-def _reads_lists(function: ast.AST, lists: set[str]) -> bool:
-    """Whether a function asks lists of the configuration for more than an entry, or whether they have one."""
+def _reads_lists(function: ast.AST, numbers: set[str], lists: set[str], name: str) -> bool:
+    """Whether a function asks lists of the configuration for more than the entry of a layer, or what is in them."""
+    counters = set()
+    for node, around in _with_parents(function):
+        loop = _loop(node, around) if isinstance(node, ast.Attribute) and node.attr == name else None
+        counters |= {loop[1]} if loop else set()
     for node, around in _with_parents(function):
         if isinstance(node, ast.Attribute) and node.attr in lists:
             outer = around[-1]
-            is_entry = isinstance(outer, ast.Subscript) and not isinstance(outer.slice, ast.Slice)
+            is_entry = isinstance(outer, ast.Subscript) and _last_name(outer.slice) in numbers | counters
             is_set = isinstance(outer, ast.Call) and _last_name(outer.func) == "set"
             is_asked = isinstance(outer, ast.Compare) and node in outer.comparators
             if not (is_entry or is_set or is_asked):
@@ -227,9 +232,9 @@ def _loop(node: ast.expr, around: list[ast.AST]) -> tuple[ast.For, str] | None:
 def _is_even(loop: ast.For, counter: str, function: ast.AST, lists: set[str]) -> bool:
     """Whether a loop does the same for each layer, except for what the configuration says of it."""
     for node, around in _with_parents(function):
-        if isinstance(node, ast.Name) and node.id == counter and isinstance(node.ctx, ast.Load):
-            if not _is_harmless(node, around, lists):
-                return False
+        is_read = isinstance(node, ast.Name) and node.id == counter and isinstance(node.ctx, ast.Load)
+        if is_read and not _is_harmless(node, around, lists):  # type: ignore[arg-type]
+            return False
     for node in (child for statement in loop.body for child in ast.walk(statement)):
         if isinstance(node, ast.Break) or (isinstance(node, ast.Call) and _last_name(node.func) in ("len", *_QUEUES)):
             return False

@@ -96,7 +96,9 @@ class LayerCalls:
                     self._note_reader(readers, name, layer)
         # a constant that nothing uses may have been made for each layer
         for position, call in enumerate(calls[:first]):
-            kinds = {self.program.tensors[n].kind for n in references(call.arguments.values()) if n not in self.producers}
+            kinds = {
+                self.program.tensors[n].kind for n in references(call.arguments.values()) if n not in self.producers
+            }
             need(bool(readers[position]) or "constant" not in kinds, "unused constants")
         of_layers = [position for position in range(first) if len(readers[position]) == 1]
         later = [position for position in of_layers if 0 < min(readers[position]) < self.count]
@@ -157,9 +159,7 @@ class LayerCalls:
                 if name in tensors and tensors[name].kind == "constant":
                     found.setdefault(name, position)
         numbered = [name for name, tensor in tensors.items() if tensor.kind == "constant" and LIFTED.match(name)]
-        need(
-            list(found) == numbered or all(self.layer_of(position) == -1 for position in found.values()), "constants"
-        )
+        need(list(found) == numbered or all(self.layer_of(position) == -1 for position in found.values()), "constants")
         return found
 
     # names
@@ -334,7 +334,9 @@ class LayerCalls:
             inner, outer = self.form(position)
             place = self.stack.place(layer)
             if position > 1:
-                of_first.update({source[1] for source in outer if source[0] == "shared" and self.is_of_first(source[1])})
+                of_first.update(
+                    {source[1] for source in outer if source[0] == "shared" and self.is_of_first(source[1])}
+                )
             # behind the last layer, what the model does in between cannot be told from what it does next
             if position < self.count - 1:
                 need(kinds.setdefault(place[1], inner) == inner, f"layers of a kind: {layer}")
@@ -358,7 +360,7 @@ class LayerCalls:
             yield from self.program.calls[positions.start : positions.stop]
 
     def listed(self, names: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-        """Inputs, constants or outputs in groups: (-1, those of no layer), or (layer, those of one) for each of a row."""
+        """Inputs, constants or outputs in groups: (-1, those of no layer), or (layer, those of one) for all layers."""
         layers = [self.mine[name] if name in self.mine else self.segment_of(name) for name in names]
         position = 0
         while position < len(names):

@@ -237,7 +237,7 @@ class _Repetition:
         return AtenCall(name, call.target, arguments, outputs, call.module)
 
     def _elsewhere(self, name: str) -> str:
-        """The name of a tensor for calls of other layers, or of none: it is of no layer, or of the first or the last."""
+        """The name of a tensor for calls of other layers or of none: it is of no layer, of the first or of the last."""
         traced = self.traced
         if name in traced.paths:
             need(traced.owner(traced.paths[name]) < 0, "weights of layers")
@@ -278,7 +278,9 @@ class _Repetition:
     def _tensors(self, made: dict[str, Tensor]) -> dict[str, Tensor]:
         """All tensors, in the order of an export."""
         tensors = self.program.tensors
-        by_kind: dict[str, list[str]] = {kind: [] for kind in ("parameter", "buffer", "constant", "input", "activation")}
+        by_kind: dict[str, list[str]] = {
+            kind: [] for kind in ("parameter", "buffer", "constant", "input", "activation")
+        }
         for name, tensor in tensors.items():
             by_kind[tensor.kind].append(name)
         need(list(tensors) == [name for names in by_kind.values() for name in names], "order of tensors")
