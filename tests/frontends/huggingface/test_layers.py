@@ -305,6 +305,13 @@ class HalfNet(Net):
         return self.head(x)
 
 
+class AskingNet(Net):
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = torch.tanh(layer(x)) if layer.layer_idx == 7 else layer(x)
+        return self.head(x)
+
+
 class ZippedNet(Net):
     def forward(self, x: Any) -> Any:
         for layer, scale in zip(self.layers, range(12)):
@@ -337,7 +344,7 @@ def test_what_goes_by_the_number_of_a_layer_is_traced_whole() -> None:
         net = model(Net)
         net.layers = torch.nn.ModuleList([layer(i) for i in range(12)])
         assert shorten(net) is None, layer
-    for net in (OddNet, CountedNet, TypedNet, HalfNet, ZippedNet, TwiceNet, ListedNet):
+    for net in (OddNet, CountedNet, TypedNet, HalfNet, AskingNet, ZippedNet, TwiceNet, ListedNet):
         assert shorten(model(net)) is None, net
 
 

@@ -60,7 +60,8 @@ class _Row:
         """Leave the layers out, and number those that are kept anew."""
         count, kept = len(self.stack.kinds), self.stack.kept
         for name, values in _per_layer(self.config, count).items():
-            self.config.__dict__[name] = type(values)(values[layer] for layer in kept)  # past the checks of a config
+            # past the checks of a config, which wants an entry for each layer
+            object.__setattr__(self.config, name, type(values)(values[layer] for layer in kept))
         layers = [self.layers[layer] for layer in kept]
         for position, (old, layer) in enumerate(zip(kept, layers)):
             parts = dict(layer.named_modules())

@@ -38,7 +38,9 @@ def uses_number(layers: Any, parents: list[Any], name: str, numbers: set[str], l
     try:
         inner = _functions({type(part) for layer in layers for part in layer.modules()})
         outer = _functions({type(parent) for parent in parents})
-        if any(_reads_number(function, numbers, lists) for function in inner):
+        if any(_reads_number(function, numbers, lists) for function in (*inner, *outer)):
+            return True
+        if any(_notes(node, function) for function in inner for node in ast.walk(function)):
             return True
         everywhere = _functions({type(part) for part in parents[0].modules()}) if lists else []
         if any(_reads_lists(function, numbers, lists, name) for function in everywhere):
@@ -112,7 +114,7 @@ def _with_parents(function: ast.AST) -> Iterator[tuple[ast.AST, list[ast.AST]]]:
 
 
 def _reads_number(function: ast.AST, numbers: set[str], lists: set[str]) -> bool:
-    """Whether a function of a layer uses its number for anything but a cache and the lists of the configuration."""
+    """Whether a function uses the number of a layer for anything but a cache and the lists of the configuration."""
     for node, around in _with_parents(function):
         if isinstance(node, ast.Attribute) and node.attr in numbers and not _is_harmless(node, around, lists):
             return True
@@ -121,8 +123,6 @@ def _reads_number(function: ast.AST, numbers: set[str], lists: set[str]) -> bool
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "hasattr"):
                 return True
         if isinstance(node, ast.Attribute) and node.attr == "__dict__":
-            return True
-        if _notes(node, function):
             return True
     return False
 
