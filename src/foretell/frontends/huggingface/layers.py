@@ -67,7 +67,7 @@ class _Row:
             parts = dict(layer.named_modules())
             for (path, name), start in self.numbers.items():
                 if path in parts and vars(parts[path]).get(name) == start + old:
-                    vars(parts[path])[name] = start + position
+                    setattr(parts[path], name, start + position)
         self.layers._modules = {str(position): layer for position, layer in enumerate(layers)}
 
 
