@@ -14,6 +14,7 @@ from foretell.frontends.huggingface import frontend as under_test
 from foretell.frontends.huggingface.configs import load_config
 from foretell.frontends.huggingface.frontend import HuggingFaceFrontend, read_sizes, read_values
 from foretell.frontends.torch import export
+from foretell.frontends.torch.tracing.stacks import UnequalError
 
 TRACED = "facebook/bart-base"  # a family whose graphs are not written
 
@@ -87,3 +88,24 @@ def test_only_what_we_ship_or_the_user_trusts_is_built_here(tmp_path: Path, monk
     ):
         HuggingFaceFrontend().load(request)
     assert where == ["here", "here", "cage", "cage"]
+
+
+def test_a_model_whose_layers_prove_too_little_is_traced_whole(monkeypatch, tmp_path):
+    values = {"model_type": "gptj", "n_embd": 16, "n_layer": 1, "n_head": 2, "rotary_dim": 4, "vocab_size": 9}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    request = ModelRequest(str(tmp_path), parse_inputs(["4"]), mode="training", trust=True)
+    whole = HuggingFaceFrontend().load(request)
+    asked = []
+
+    def shorten(model):
+        asked.append(model)
+        model.transformer.h[0].mlp = model.transformer.h[0].ln_1  # a graph that would be wrong
+
+        def refuse(_):
+            raise UnequalError("layers of a kind")
+
+        return refuse
+
+    monkeypatch.setattr(building, "shorten", shorten)
+    assert HuggingFaceFrontend().load(request) == whole
+    assert len(asked) == 1

@@ -15,6 +15,7 @@ from foretell.frontends.huggingface.configs import (
     transformers_config,
 )
 from foretell.frontends.huggingface.inputs import DEFAULT_PROMPT, DEFAULT_TOKENS, ModelInputs, Sizes
+from foretell.frontends.huggingface.layers import shorten
 from foretell.frontends.huggingface.tracing import as_if_run, bind_forward, cache_tensors, fill_cache
 from foretell.frontends.torch.program import TorchProgram, one_line
 from foretell.optional import repair_torchvision, require
@@ -37,6 +38,7 @@ def build_program(
     image: tuple[int, ...] | None = None,
     dtype: str = "fp32",
     trust: bool = False,
+    shortened: bool = False,
 ) -> TorchProgram:
     """Build a Hugging Face model without weights, ready for ``torch.export(..., strict=False)``.
 
@@ -50,6 +52,7 @@ def build_program(
         image: CxHxW or HxW; if it is None, the config decides.
         dtype: The dtype of parameters and floating-point inputs: fp32, fp16 or bf16.
         trust: Whether code that comes with the model may run.
+        shortened: Whether equal layers may be left out; then ``repeat`` of the program puts them back into its trace.
     """
     _check(mode, dtype, batch_size=batch_size, sequence=sequence, context=context)
     torch = require("torch", extra="hf", purpose="Reading Hugging Face models")
@@ -64,6 +67,7 @@ def build_program(
     }
     with foreign_values(source):
         model = _build(source, mode, getattr(torch, DTYPES[dtype]), trust)
+        repeat = shorten(model) if shortened else None
         model_inputs = ModelInputs(model, Sizes(batch_size, sequence, context, image), getattr(torch, DTYPES[dtype]))
         if mode in ("prefill", "decode") and not model.can_generate():
             raise InputError(
@@ -76,7 +80,7 @@ def build_program(
     if other is not None:
         used = getattr(model.config, "_attn_implementation", None) or "eager"
         notes.append(f"attn_implementation {other!r} is ignored: only eager and sdpa are known, and {used} is read")
-    return TorchProgram(source.name, model, (), kwargs, {}, tuple(notes))
+    return TorchProgram(source.name, model, (), kwargs, {}, tuple(notes), repeat=repeat)
 
 
 def _check(mode: str, dtype: str, **counts: int | None) -> None:

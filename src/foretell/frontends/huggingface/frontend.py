@@ -8,12 +8,13 @@ exported in a cage: transformers makes whatever the values say. Configurations t
 import hashlib
 from dataclasses import asdict
 
-from foretell.errors import InputError
+from foretell.errors import ForetellError, InputError
 from foretell.frontends.caged import read_caged
 from foretell.frontends.huggingface.configs import HfConfig, is_shipped, load_config
 from foretell.frontends.huggingface.written.writing import Plan, plan
 from foretell.frontends.request import InputSpec, ModelRequest, refuse_whole
 from foretell.frontends.torch.export import TRACE_BATCH
+from foretell.frontends.torch.program import TorchProgram
 from foretell.graph import Graph
 from foretell.optional import versions
 
@@ -65,24 +66,36 @@ def _lengths(request: ModelRequest) -> tuple[int | None, int | None, tuple[int, 
 
 
 def _build(config: HfConfig, request: ModelRequest) -> Graph:
-    """Build the model without weights and export it."""
+    """Build the model without weights and export it: with few of its layers, or whole where these prove too little."""
     # here: what is only written needs none of it
     from foretell.frontends.huggingface.building import build_program
     from foretell.frontends.torch.export import graph_from_program
+    from foretell.frontends.torch.tracing.stacks import UnequalError
 
     refuse_whole(request, "A transformer takes tokens and images")
     sequence, context, image = _lengths(request)
-    program = build_program(
-        config,
-        mode=request.mode,
-        batch_size=TRACE_BATCH,
-        sequence=sequence,
-        context=context,
-        image=image,
-        dtype="fp32",
-        trust=request.trust,
-    )
-    return graph_from_program(program, batch_size=TRACE_BATCH, training=request.mode == "training")
+
+    def build(*, shortened: bool) -> TorchProgram:
+        return build_program(
+            config,
+            mode=request.mode,
+            batch_size=TRACE_BATCH,
+            sequence=sequence,
+            context=context,
+            image=image,
+            dtype="fp32",
+            trust=request.trust,
+            shortened=shortened,
+        )
+
+    program: TorchProgram | None = None
+    try:
+        program = build(shortened=True)
+        return graph_from_program(program, batch_size=TRACE_BATCH, training=request.mode == "training")
+    except (UnequalError, ForetellError):
+        if program is not None and program.repeat is None:
+            raise
+    return graph_from_program(build(shortened=False), batch_size=TRACE_BATCH, training=request.mode == "training")
 
 
 def read_sizes(inputs: tuple[InputSpec, ...]) -> tuple[int | None, tuple[int, ...] | None]:

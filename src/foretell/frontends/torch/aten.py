@@ -30,6 +30,7 @@ class AtenProgram:
     warnings: tuple[str, ...] = field(default=())
     metadata: Mapping[str, str] = field(default_factory=dict)
     released: Mapping[str, int] | None = None  # tensor → the number of calls after which the program let go of it
+    names: tuple[str, ...] = ()  # all names that a trace gave to tensors, in this order, also of calls that it removed
 
 
 def assemble(program: AtenProgram) -> Graph:

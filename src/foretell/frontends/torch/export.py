@@ -20,7 +20,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -96,6 +96,7 @@ def _graph(program: TorchProgram, batch_size: int) -> Graph | Exception:
         has_batch=program.has_batch,
         notes=notes,
         releases=releases,
+        repeat=program.repeat,
     )
 
 
@@ -127,13 +128,15 @@ def graph_from_exported(
     notes: Iterable[str] = (),
     parameters: Mapping[str, str] | None = None,
     releases: Releases | None = None,
+    repeat: Callable[[AtenProgram], AtenProgram] | None = None,
 ) -> Graph:
     """Return the graph of an ``ExportedProgram``.
 
     ``parameters`` maps those lifted constants that are parameters to their paths in the module. ``releases`` is what
-    was watched while the program was exported.
+    was watched while the program was exported. ``repeat`` puts back layers that were left out of it.
     """
     program = _Reader(exported, name, batch_size, batch_axes, notes, parameters or {}, releases).read()
+    program = program if repeat is None else repeat(program)
     graph = assemble(program)
     return graph if has_batch else without_batch(graph, "")
 
@@ -199,6 +202,7 @@ class _Reader:
             self.batch_size,
             tuple(dict.fromkeys(self.warnings)),
             released=None if self.releases is None else self.releases.by_tensor(self.traced),
+            names=() if self.releases is None else self.releases.names,
         )
 
     def _tied_to(self, name: str, target: str | None) -> str | None:

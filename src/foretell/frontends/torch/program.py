@@ -23,6 +23,7 @@ class TorchProgram:
         batch_axes: The batch axis of each input; None if it has none. An input that is not listed has axis 0.
         notes: Warnings for the user: parts that do not run, settings that were ignored.
         has_batch: Whether any input has a batch. If not, the program runs on its inputs as they are: on one item.
+        repeat: Puts layers back into the calls that were left out of the module; None if it has all.
     """
 
     name: str
@@ -32,6 +33,7 @@ class TorchProgram:
     batch_axes: Mapping[str, int | None] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     has_batch: bool = True
+    repeat: Callable[[Any], Any] | None = None
 
 
 def one_line(error: BaseException, limit: int = 200) -> str:

@@ -44,6 +44,11 @@ class Releases:
         """Stop waiting; what is still alive is held until the end."""
         self._references.clear()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The FX nodes of all tensors, in the order of the calls."""
+        return tuple(self._order)
+
     def by_tensor(self, traced: Mapping[str, tuple[str, int]]) -> dict[str, int]:
         """For each tensor the number of calls after which the program let go of it.
 
