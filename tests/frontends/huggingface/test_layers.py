@@ -116,9 +116,7 @@ def assert_equal(repeated: Graph, whole: Graph) -> None:
     assert repeated == whole
 
 
-@pytest.mark.parametrize(
-    ("family", "mode", "layers"), [("olmo", "decode", 6), ("gemma2", "prefill", 9), ("bart", "training", 9)]
-)
+@pytest.mark.parametrize(("family", "mode", "layers"), [("gemma2", "prefill", 9), ("bart", "training", 9)])
 def test_a_repeated_graph_is_the_traced_one(family: str, mode: str, layers: int) -> None:
     changes = {} if family == "bart" else {"num_hidden_layers": layers}
     program = program_of(family, mode, shortened=True, **changes)
