@@ -330,9 +330,14 @@ class LayerCalls:
         places: dict[tuple[int, int, int], list[Source]] = {}
         found: dict[tuple[int, int, int], list[frozenset[tuple[str, int]]]] = {}
         of_first = Counter[str]()
+        named: dict[int, list[Counter[str]]] = {}
         for position, layer in enumerate(self.stack.kept):
             inner, outer = self.form(position)
             place = self.stack.place(layer)
+            # names behind the last layer cannot be told from its own
+            given = [self._given(self.slot_of(position, prepares=prepares)) for prepares in (True, False)]
+            given = given[: 2 if position < self.count - 1 else 1]
+            need(named.setdefault(place[1], given)[: len(given)] == given, f"names of a kind of layer: {layer}")
             if position > 1:
                 of_first.update(
                     {source[1] for source in outer if source[0] == "shared" and self.is_of_first(source[1])}
@@ -353,6 +358,10 @@ class LayerCalls:
         need(all(readers > 1 for readers in of_first.values()), "operands of the first layer")
         need(not any(self.mine.get(name) for name in self.read_before), "inputs of layers")
         return found
+
+    def _given(self, slot: int) -> Counter[str]:
+        """How often each name is given out in a stretch of calls."""
+        return Counter({base: count for base, count in (self.offsets[slot + 1] - self.offsets[slot]).items() if count})
 
     def calls(self, layer: int) -> Iterator[AtenCall]:
         """The calls of the preparation of a layer, then those of the layer."""
