@@ -154,14 +154,15 @@ def test_graphs_of_random_configurations_are_the_traced_ones(family: str, seed: 
     try:
         repeated = trace(program, mode)
     except UnequalError:
-        assert (mode, tokens) == ("prefill", 1)  # the cache of every layer is prepared, also of those left out
+        # a window without types of layers: the cache of every layer is prepared, also of those left out
+        assert (mode, family in {"stablelm", "starcoder2", "olmo2", "granite"}) == ("prefill", True)
         return
     assert_equal(repeated, trace(program_of(family, mode, shortened=False, tokens=tokens, **changes), mode))
 
 
 def test_names_that_are_given_out_for_layers_left_out_prove_nothing() -> None:
-    changes = {"num_hidden_layers": 8, "attn_implementation": "sdpa"}
-    program = program_of("olmo2", "prefill", shortened=True, tokens=1, **changes)
+    changes = {"num_hidden_layers": 8, "sliding_window": 3, "attn_implementation": "sdpa"}
+    program = program_of("olmo2", "prefill", shortened=True, **changes)
     assert program.repeat is not None
     with pytest.raises(UnequalError, match="names of a kind of layer"):
         trace(program, "prefill")
