@@ -312,9 +312,7 @@ def _class_head(torch: Any, random: Any, networks: int, data: _Data, fit: Networ
     return [weights.to(data.device), torch.zeros(networks, 1, data.kernels, device=data.device)]
 
 
-def _hidden(
-    torch: Any, arrays: dict[str, Any], data: _Data | _Units, rows: Any, fit: NetworkFit | None = None
-) -> Any:
+def _hidden(torch: Any, arrays: dict[str, Any], data: _Data | _Units, rows: Any, fit: NetworkFit | None = None) -> Any:
     """The last hidden layer of every network for some rows; with ``fit`` while fitting.
 
     While fitting on a GPU, the blocks compute in bf16: most of the time goes into moving activations. The first layer
