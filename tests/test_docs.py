@@ -26,6 +26,12 @@ PAGES = [
     ROOT / "data" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
+RECORDS = [
+    ROOT / "CHANGELOG.md",
+    ROOT / "lab" / "claims.md",
+    *sorted((ROOT / "docs" / "lab").glob("*.md")),
+    *sorted((ROOT / "reports").glob("*.md")),
+]
 LONGEST_README = 120
 FEWEST_TERMS = 30
 # files that a reader makes, or that another project has
@@ -80,7 +86,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@each_page
+@pytest.mark.parametrize("page", [*PAGES, *RECORDS], ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target in LINK.findall(text_of(page)):
         if target.startswith(("http://", "https://", "mailto:")):
