@@ -3,6 +3,7 @@
 python benchmarks/many.py                     all of it, about two minutes
 python benchmarks/many.py --before FOLDER     against the checkout in FOLDER: both in turns, three times, and the ratios
 python benchmarks/many.py --predictions 1000000    and the memory of so many predictions: an hour
+python benchmarks/many.py --settings 1000000       the memory of so many settings of one network: ten minutes
 
 Machines differ, and so do moments of a shared one: each time is also given as a multiple of a product of matrices of
 the same run (512 × 512 × 4,096 in single precision, which takes 21 ms on the machine of ``docs/lab/0050-fast.md``).
@@ -136,14 +137,37 @@ def resident_mib() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+def in_settings(count: int) -> Iterator[tuple[foretell.Graph, dict[str, Any]]]:
+    """A ResNet-50 at one batch size after the other, on 64 GPUs each."""
+    resnet = foretell.load_graph(str(ROOT / "examples" / "resnet50.onnx"))
+    devices = [device.id for device in foretell.devices() if not device.is_cpu and device.is_nvidia][:64]
+    for number in range(-(-count // len(devices))):
+        size = number % 2048 + 1
+        graph = foretell.load_graph(resnet, batch_size=size)
+        yield from ((graph, {"device": device, "batch_size": size}) for device in devices)
+
+
+def watch(asked: Iterator[Any], count: int) -> None:
+    """Predict, and say what memory the process has now and then."""
+    looks = {10**power for power in range(3, 10)} | {count * eighth // 8 for eighth in range(1, 9)}
+    for number, answer in enumerate(foretell.predict_many(asked, dtype="fp16"), 1):
+        assert isinstance(answer, foretell.Prediction)
+        if number in looks:  # at once: a run that is ended early has said how far it came
+            print(f"memory of the process after {number:,} predictions {resident_mib():.0f} MiB", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--predictions", type=int, default=4_000)
+    parser.add_argument("--settings", type=int, help="instead: the memory of so many batch sizes times devices")
     parser.add_argument("--before", type=Path, help="a checkout to compare with")
     options = parser.parse_args()
     predictions = options.predictions
     if options.before:
         compare(options.before.resolve())
+        return
+    if options.settings:
+        watch(in_settings(options.settings), options.settings)
         return
     unit_s, search = reference(), search_space()
     print(f"a product of matrices takes {unit_s * 1e3:.1f} ms")
@@ -186,10 +210,7 @@ def main() -> None:
         for _ in range(predictions):
             yield search.build(search.draw(rng))
 
-    looks = {10**power for power in range(3, 10)} | {predictions * eighth // 8 for eighth in range(1, 9)}
-    for number, _ in enumerate(foretell.predict_many(stream(), dtype="fp16"), 1):
-        if number in looks:  # at once: a run that is ended early has said how far it came
-            print(f"memory of the process after {number:,} predictions {resident_mib():.0f} MiB", flush=True)
+    watch(stream(), predictions)
 
     for blocks in (100, 1_000, 10_000):
         long = repeated(blocks)
