@@ -470,3 +470,17 @@ def test_each_check_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
         net = model(Net)
         net.layers[5].scale = 0
         assert len(toy(net).module.layers) == 4
+
+
+@pytest.mark.parametrize("error", [AssertionError("a name"), KeyError("add"), TypeError("none")])
+def test_whatever_goes_wrong_while_repeating_means_the_whole_trace(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    program = program_of("bart", "training", shortened=True)
+    monkeypatch.setattr(module_of_layers, "repeat", fail)
+    assert program.repeat is not None
+    with pytest.raises(UnequalError, match=type(error).__name__):
+        program.repeat(None)

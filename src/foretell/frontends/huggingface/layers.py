@@ -44,7 +44,9 @@ def shorten(model: Any) -> Callable[[AtenProgram], AtenProgram] | None:
     def put_back(program: AtenProgram) -> AtenProgram:
         try:
             return repeat(program, stacks, traced, whole)
-        except LookupError as error:  # a program of a form that is not known
+        except UnequalError:
+            raise
+        except Exception as error:  # a program of a form that is not known: the whole model can still be traced
             raise UnequalError(repr(error)) from error
 
     return put_back
