@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, help="Narrow copies: the width of all layers.")
     parser.add_argument("--limit-seconds", type=float, help="The most for one arm.")
     parser.add_argument("--whole", action="store_true", help="All epochs of an arm, in several sittings if need be.")
+    parser.add_argument("--bf16", action="store_true", help="Nodes in 16 bits on a CPU, too, if it multiplies them.")
     parser.add_argument("--device", default=default_device(), help="cpu or cuda [what there is].")
     parser.add_argument("--self-test", action="store_true", help="Only compare captured steps with plain ones.")
     options = parser.parse_args()
@@ -72,13 +73,15 @@ def main() -> None:
         planned = [replace(arm, seconds=min(arm.seconds, options.limit_seconds)) for arm in planned]
     if options.width:
         planned = [narrowed(arm, options.width) for arm in planned]
-    run(planned, options.set, options.out, end, options.processes, options.device, whole=options.whole)
+    how = {"whole": options.whole, "narrow": options.bf16 or None}
+    run(planned, options.set, options.out, end, options.processes, options.device, **how)
     collect(options.out)
 
 
 def run(
-    planned: Sequence[Arm], file: Path, out: Path, end: float, processes: int, device: str, *, whole: bool = False
-) -> None:
+    planned: Sequence[Arm], file: Path, out: Path, end: float, processes: int, device: str, *, whole: bool = False,
+    narrow: bool | None = None,
+) -> None:  # fmt: skip
     """Fit arms until a moment; the first ones are started first."""
     waiting = [arm for arm in planned if not _file(out, arm).exists()]
     context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
@@ -88,7 +91,7 @@ def run(
             pool.submit(_wait)  # processes read the set while captures are tried
         captured = captures_work(file) if device == "cuda" else False
         say(f"steps are {'captured' if captured else 'plain'}")
-        fits = {pool.submit(fit_arm, arm, out, end, captured, device, whole): arm for arm in waiting}
+        fits = {pool.submit(fit_arm, arm, out, end, captured, device, whole, narrow): arm for arm in waiting}
         for future in as_completed(fits):
             try:
                 say(f"{end - time.time():.0f} s left, {fits[future].key}: {future.result()}")
@@ -97,7 +100,8 @@ def run(
 
 
 def fit_arm(
-    arm: Arm, out: Path, end: float, captured: bool, device: str = "cpu", whole: bool = False
+    arm: Arm, out: Path, end: float, captured: bool, device: str = "cpu", whole: bool = False,
+    narrow: bool | None = None,
 ) -> str:  # fmt: skip
     """Fit one arm, and write what it predicts for the test side; one line about it.
 
@@ -117,13 +121,13 @@ def fit_arm(
         fitted = fit(
             samples[TRAIN], samples[VALIDATION], recipe, arm.seed, stop_at(end) if whole else _go_on, device=device,
             seconds=None if whole else seconds, checkpoint=checkpoint, save_every_s=0.0 if whole else _SAVE_EVERY_S,
-            captured=captured,
+            captured=captured, narrow=narrow,
         )  # fmt: skip
     except InterruptedError as interruption:
         return f"{interruption} of {recipe.epochs}; the next sitting goes on"
     facts = {
         "arm": arm.name, "subset": arm.subset, "split": arm.split, "seed": arm.seed, "device": device,
-        "captured": captured, "spent_s": round(time.time() - began, 1),
+        "captured": captured, "narrow": narrow, "spent_s": round(time.time() - began, 1),
     }  # fmt: skip
     line = save(_file(out, arm), fitted, len(parts[TRAIN]), parts[TEST], facts)
     checkpoint.unlink(missing_ok=True)

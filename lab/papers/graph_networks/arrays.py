@@ -61,10 +61,14 @@ WHOLE_COLUMNS = (
     *TARGET_COLUMNS,
 )  # fmt: skip
 NODE_DTYPES = ("fp32", "fp16", "bf16")
+_MODES = 6  # target columns: the dtypes, then the modes
 AXES, DIPPM_AXES = 6, 4
 DIPPM_WIDTH = len(CLASSES) + len(ATTRIBUTES) + DIPPM_AXES
 TRAPPM_WIDTH = len(OPERATOR_COLUMNS) + 2 * AXES + len(COSTS)
 CLASSED_ONE_HOT = len(CLASSES) + len(FURTHER_CLASSES) + len(NODE_DTYPES)
+BOUNDED_ONE_HOT = len(OPERATOR_COLUMNS) + _MODES
+SHARES = 2
+BOUNDED_WIDTH = BOUNDED_ONE_HOT + 2 * AXES + len(COSTS) + 1 + SHARES
 CLASSED_WIDTH = CLASSED_ONE_HOT + len(ATTRIBUTES) + DIPPM_AXES
 
 _NUMBERS = {name: number for number, name in enumerate(OPERATORS)}
@@ -122,6 +126,7 @@ _CLASS_NUMBERS = {op: CLASSES.index(name) for op, name in _CLASS_OF.items()}
 _WITH_PARAMETER = dict.fromkeys(_PRODUCTS, CLASSES.index("dense")) | {"Add": CLASSES.index("bias_add")}
 _NO_CLASS = -1
 _LEAST_BOUND_MS = 1e-4  # a model of views alone
+_LEAST_NODE_MS = 0.002  # a short kernel of a replayed graph
 _SCHEMA = (
     *OPERATOR_COLUMNS, *CLASSES, *ATTRIBUTES, *COSTS, *WHOLE_COLUMNS, f"{AXES}", f"{DIPPM_AXES}",
     *(f"{op}={name}" for op, name in sorted(_CLASS_OF.items()) if op in FIRST_CODED),
@@ -177,6 +182,22 @@ class GraphArrays:
         macs, moved = self.costs[:, 0].astype(np.float64), self.costs[:, 2].astype(np.float64)
         seconds = np.maximum(2 * macs / (peak * TERA), moved / (bandwidth * GIGA)).sum()
         return max(float(seconds) * KILO, _LEAST_BOUND_MS)
+
+    @property
+    def node_bounds_ms(self) -> NDArray[np.float64]:
+        """For every node the longer of its arithmetic and its traffic, and what a short kernel takes at least."""
+        bandwidth, peak = self.whole_of(("bandwidth_gb_per_s", "peak_tflops"))
+        macs, moved = self.costs[:, 0].astype(np.float64), self.costs[:, 2].astype(np.float64)
+        return np.asarray(np.maximum(2 * macs / (peak * TERA), moved / (bandwidth * GIGA)) * KILO + _LEAST_NODE_MS)
+
+    @property
+    def bounded_nodes(self) -> NDArray[np.float32]:
+        """As `trappm_nodes`; a node knows dtype, mode and its bound, and last its shares of all bounds and bytes."""
+        told = np.tile(self.whole_of(TARGET_COLUMNS[:_MODES]).astype(np.float32), (len(self), 1))
+        bounds, moved = self.node_bounds_ms, self.costs[:, COSTS.index("memory_bytes")].astype(np.float64)
+        shares = np.stack([bounds / bounds.sum(), moved / max(moved.sum(), 1.0)], axis=1)
+        sizes = (self.input_shapes, self.output_shapes, self.costs, (bounds * KILO)[:, None])
+        return np.concatenate([self.operator_nodes, told, *sizes, shares], axis=1).astype(np.float32)
 
     @property
     def trappm_nodes(self) -> NDArray[np.float32]:

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.papers.graph_networks.recipes import Recipe
+from lab.papers.graph_networks.arrays import SHARES
+from lab.papers.graph_networks.recipes import NODE_WIDTHS, Recipe
 
 # a tensor of torch or of an ONNX graph; both have + − * / @
 Value = Any
@@ -210,7 +211,12 @@ def _pooled(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
     pooled = _sum_nodes(ops, x, inputs)
     if recipe.readout == "mean":
         return pooled / ops.clip_min(ops.count_into(inputs.graph_index, inputs.whole), 1.0)
-    return pooled * ops.weight("readout.scale")
+    pooled = pooled * ops.weight("readout.scale")
+    if recipe.readout == "bound":
+        columns = np.eye(NODE_WIDTHS[recipe.nodes], dtype=np.float32)[:, -SHARES:]
+        shares = [inputs.nodes @ ops.constant(columns[:, place : place + 1]) for place in range(SHARES)]
+        return ops.concat([pooled, *(_sum_nodes(ops, x, inputs, share) for share in shares)], 1)
+    return pooled
 
 
 def graph_layer(ops: Operations, recipe: Recipe, x: Value, flow: Flow, name: str) -> Value:
@@ -282,9 +288,10 @@ def embed(ops: Operations, recipe: Recipe, inputs: Inputs) -> Value:
     return _sum_nodes(ops, encode(ops, recipe, inputs), inputs)
 
 
-def _sum_nodes(ops: Operations, x: Value, inputs: Inputs) -> Value:
+def _sum_nodes(ops: Operations, x: Value, inputs: Inputs, weights: Value | None = None) -> Value:
     """The sum over the nodes of each graph; a row counts as often as the nodes that it stands for."""
     x = ops.cast_like(x, inputs.whole)
+    x = x if weights is None else x * weights
     return ops.sum_into(x if inputs.counts is None else x * inputs.counts, inputs.graph_index, inputs.whole)
 
 

@@ -48,7 +48,7 @@ def layers_of(recipe: Recipe) -> int:
 
 def can_merge(recipe: Recipe) -> bool:
     """Whether merging changes nothing: not where an encoder hears other neighbours, or has norms over all nodes."""
-    if recipe.readout != "sum":
+    if recipe.readout == "mean":
         return False
     return recipe.embedding in ("none", "zeros") or (recipe.embedding == "frozen" and recipe.direction == "forward")
 

@@ -16,6 +16,8 @@ from foretell.errors import UnknownNameError
 from foretell.registry import did_you_mean
 from foretell.units import GIGA, KILO, MEGA, MIB
 from lab.papers.graph_networks.arrays import (
+    BOUNDED_ONE_HOT,
+    BOUNDED_WIDTH,
     CLASSED_ONE_HOT,
     CLASSED_WIDTH,
     CLASSES,
@@ -29,13 +31,15 @@ from lab.papers.graph_networks.arrays import (
 )
 
 Block = Literal["none", "sage", "gcn", "gat", "gin", "brp"]
-Nodes = Literal["none", "dippm", "classed", "trappm", "operators"]
+Nodes = Literal["none", "dippm", "classed", "trappm", "operators", "bounded"]
 _ALL_OPERATORS = len(OPERATOR_COLUMNS)
 NODE_WIDTHS = {
     "none": 0, "dippm": DIPPM_WIDTH, "classed": CLASSED_WIDTH, "trappm": TRAPPM_WIDTH, "operators": _ALL_OPERATORS,
+    "bounded": BOUNDED_WIDTH,
 }  # fmt: skip
 ONE_HOTS = {
     "none": 0, "dippm": len(CLASSES), "classed": CLASSED_ONE_HOT, "trappm": _ALL_OPERATORS, "operators": _ALL_OPERATORS,
+    "bounded": BOUNDED_ONE_HOT,
 }  # fmt: skip
 TRUTHS = ("latency_ms", "memory_mib", "device_memory_mib", "energy_j", "power_w")
 
@@ -45,11 +49,12 @@ class Recipe:
     """A network and how it is trained.
 
     ``blocks`` × ``layers`` graph layers of ``width`` (ReLU after each, dropout after a block); a ``readout``; beside it
-    the ``whole`` columns and the target vector; ``dense`` layers; one output for each target. The ``embedding`` is that
-    of TraPPM's encoder: frozen, trained on, replaced by zeros, or none. With ``ratio``, latency and energy are learned
-    as ratios to the bound of the graph. The error of ``chosen_by`` chooses the epoch; the mean over all targets where
-    it is none of them. ``published`` means raw inputs and raw targets (times ``units``) after −logsigmoid, as in the
-    papers' code, instead of standardised logarithms.
+    the ``whole`` columns and the target vector; ``dense`` layers; one output for each target. The readout ``bound`` has
+    the sum over nodes, and two means in which a node weighs its share of the bound and of the bytes. The ``embedding``
+    is that of TraPPM's encoder: frozen, trained on, replaced by zeros, or none. With ``ratio``, latency and energy are
+    learned as ratios to the bound of the graph, and by bound memories to its bytes. The error of ``chosen_by`` chooses
+    the epoch; the mean over all targets where it is none of them. ``published`` means raw inputs and raw targets (times
+    ``units``) after −logsigmoid, as in the papers' code, instead of standardised logarithms.
     """
 
     nodes: Nodes = "dippm"
@@ -60,7 +65,7 @@ class Recipe:
     heads: int = 1
     normalise: bool = True
     direction: Literal["forward", "mutual", "backward"] = "forward"
-    readout: Literal["sum", "mean"] = "sum"
+    readout: Literal["sum", "mean", "bound"] = "sum"
     whole: tuple[str, ...] = DIPPM_COLUMNS
     dense: int = 3
     dropout: float = 0.05
@@ -124,6 +129,10 @@ RECIPES: Mapping[str, Recipe] = {
     ),
 }  # fmt: skip
 
+# few labels need not teach what can be told: what each node takes at least, and its share of the bytes
+BY_BOUND: Mapping[str, Any] = {
+    "nodes": "bounded", "readout": "bound", "ratio": True, "normalise": False, "loss": "relative",
+}  # fmt: skip
 _MEGABYTES = MIB / MEGA
 _ONCE: Mapping[str, Any] = {"published": True, "batch": 1, "schedule": "constant", "ratio": False}
 _AS_DIPPM = {
@@ -173,6 +182,8 @@ def node_matrix(graph: GraphArrays, recipe: Recipe) -> NDArray[np.float32]:
         return graph.dippm_nodes
     if recipe.nodes == "classed":
         return graph.classed_nodes
+    if recipe.nodes == "bounded":
+        return graph.bounded_nodes
     if recipe.nodes == "trappm":
         return graph.trappm_nodes
     return graph.operator_nodes if recipe.nodes == "operators" else np.zeros((len(graph), 0), np.float32)

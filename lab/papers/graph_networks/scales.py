@@ -7,12 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.errors import InputError
+from foretell.units import MIB
 from lab.papers.graph_networks.arrays import TARGET_COLUMNS, GraphArrays
 from lab.papers.graph_networks.recipes import NODE_WIDTHS, ONE_HOTS, Recipe, node_matrix, whole_matrix
 from lab.papers.graph_networks.weights import Weights
 
 Sample = tuple[GraphArrays, Mapping[str, float | None]]
 _BOUNDED = ("latency_ms", "energy_j")  # both grow with the work
+_SIZED = ("memory_mib", "device_memory_mib")
+_LEAST_MIB = 50.0
 
 
 def sample_scales(samples: Sequence[Sample], recipe: Recipe) -> Weights:
@@ -89,8 +92,24 @@ def log_bounds(graphs: Sequence[GraphArrays], recipe: Recipe) -> NDArray[np.floa
     """What is taken from the logarithm of each target: that of the bound, or 0 for what is no ratio."""
     if not recipe.ratio:
         return np.zeros((len(graphs), len(recipe.targets)))
+    if recipe.readout == "bound":
+        times, sizes = (np.log([base(graph) for graph in graphs])[:, None] for base in (_node_bounds_ms, _moved_mib))
+        return np.asarray(times * _among(recipe, _BOUNDED) + sizes * _among(recipe, _SIZED), np.float64)
     bounds = np.log([graph.bound_ms for graph in graphs])[:, None]
-    return np.asarray(bounds * np.array([name in _BOUNDED for name in recipe.targets]), np.float64)
+    return np.asarray(bounds * _among(recipe, _BOUNDED), np.float64)
+
+
+def _among(recipe: Recipe, names: Sequence[str]) -> NDArray[np.float64]:
+    return np.array([float(name in names) for name in recipe.targets])
+
+
+def _node_bounds_ms(graph: GraphArrays) -> float:
+    return float(graph.node_bounds_ms.sum())
+
+
+def _moved_mib(graph: GraphArrays) -> float:
+    """What all nodes read and write; the least part of a memory that does not grow with the network is added."""
+    return float(graph.whole_of(("memory_bytes",))[0]) / MIB + _LEAST_MIB
 
 
 def _log(values: NDArray[np.float32]) -> NDArray[np.float64]:

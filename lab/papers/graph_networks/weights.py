@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.papers.graph_networks.arrays import SHARES
 from lab.papers.graph_networks.forward import ENCODER
 from lab.papers.graph_networks.recipes import NODE_WIDTHS, Recipe
 
@@ -55,6 +56,7 @@ def initial_weights(recipe: Recipe, seed: int) -> Weights:
                 _draw_layer(drawn, recipe, f"block.{block}.{layer}", width)
                 width = pooled = recipe.width
         drawn.weights["readout.scale"] = np.ones(1, np.float32)
+        pooled *= 1 + SHARES if recipe.readout == "bound" else 1
     if recipe.block == "brp":
         drawn.dense("global", 1, recipe.width, bias=False)
     if recipe.embedding != "none":

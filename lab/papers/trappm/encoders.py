@@ -34,7 +34,8 @@ from foretell.predictors.unit.fit_network import default_device
 from lab.judging.graph_fits import share_of
 from lab.papers.dippm import fits
 from lab.papers.dippm.sets import Labelled, split_rows
-from lab.papers.graph_networks.recipes import Recipe, find_recipe
+from lab.papers.graph_networks.recipes import BY_BOUND, Recipe, find_recipe
+from lab.papers.trappm.taught import is_taught, read_taught, teach
 from lab.papers.trappm.unlabelled import unlabelled
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ SPLITS = ("random", "architecture")
 _MOST_NODES = 600  # larger graphs would fill the memory: 1 in 8 is left out
 _TARGETS = ("latency_ms", "memory_mib", "device_memory_mib", "power_w")
 _SAVE_EVERY_S = 120.0
+TAUGHT = "taught"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,13 @@ class Plan:
     width: int | None = None
     device: str = field(default_factory=default_device)
     whole: bool = False
+    by_bound: bool = False
+    narrow: bool | None = None
+
+    def recipe(self) -> Recipe:
+        """The network of all arms; by bound, nodes know it, and what is learned is a ratio to it."""
+        trappm = narrowed(find_recipe("trappm"), self.width)
+        return replace(trappm, **BY_BOUND) if self.by_bound else trappm
 
     @property
     def save_every_s(self) -> float:
@@ -86,10 +95,9 @@ class EncoderArm:
         end = "masked" if self.masked else "relu" if self.last_relu else "linear"
         return f"{end}-{self.dropout:g}-{self.seed}"
 
-    def recipe(self, graphs: int, steps: int, width: int | None = None) -> Recipe:
+    def recipe(self, graphs: int, steps: int, plan: Plan) -> Recipe:
         """Batches of 16 graphs, and the epochs that the steps are."""
-        trappm = narrowed(find_recipe("trappm"), width)
-        plain = replace(trappm, batch=16, last_relu=self.last_relu, encoder_dropout=self.dropout)
+        plain = replace(plan.recipe(), batch=16, last_relu=self.last_relu, encoder_dropout=self.dropout)
         return replace(plain, encoder_epochs=max(round(steps * plain.batch / graphs), 1))
 
 
@@ -112,7 +120,10 @@ ENCODERS = (
 
 @dataclass(frozen=True)
 class StepArm:
-    """A regressor of training steps: which embedding, which share of the labels, which split and seed."""
+    """A regressor of training steps: which embedding, which share of the labels, which split and seed.
+
+    A ``taught`` one starts from a network that was fitted to inference.
+    """
 
     name: str
     embedding: Literal["frozen", "trained", "zeros"]
@@ -120,6 +131,7 @@ class StepArm:
     split: str
     seed: int
     encoder: str | None
+    taught: bool = False
 
     @property
     def key(self) -> str:
@@ -132,15 +144,18 @@ def step_arms(seeds: Sequence[int] = range(3)) -> list[StepArm]:
     found = []
     for share in sorted(SHARES, reverse=True):
         for seed in seeds:
-            own = EncoderArm(seed, last_relu=False, dropout=0.0).key
+            # a split at random leaves no architecture out, so that one encoder serves all seeds
+            first, own = (EncoderArm(number, last_relu=False, dropout=0.0).key for number in (0, seed))
             for split in SPLITS:
                 found += [
-                    StepArm("pre-trained", "frozen", share, split, seed, own),
+                    StepArm("pre-trained", "frozen", share, split, seed, first if split == "random" else own),
                     StepArm("random", "frozen", share, split, seed, None),
                     StepArm("none", "zeros", share, split, seed, None),
                 ]
+                if split == "random":  # its teacher has seen all architectures
+                    found.append(StepArm("none, taught by inference", "zeros", share, split, seed, TAUGHT, taught=True))
                 if share in (0.25, 1.0):
-                    found.append(StepArm("tuned", "trained", share, split, seed, own))
+                    found.append(StepArm("tuned", "trained", share, split, seed, first if split == "random" else own))
     published = EncoderArm(0, last_relu=True, dropout=0.5).key
     masked = EncoderArm(0, last_relu=False, dropout=0.0, masked=True).key
     found += [StepArm("pre-trained as published", "frozen", share, "random", 0, published) for share in SHARES]
@@ -173,14 +188,14 @@ def pretrain_arm(
     known = [row.graph for row in base_graphs(fits.rows(), TRAIN, arm.seed)]
     graphs = unlabelled(known, count, arm.seed)
     aside = [row.graph for row in base_graphs(fits.rows(), VALIDATION, arm.seed)]
-    recipe = arm.recipe(len(graphs), steps, plan.width)
+    recipe = arm.recipe(len(graphs), steps, plan)
     scales = node_scales(f"{ENCODER}.nodes", graphs, recipe)
     sides = [DeviceGraphs.place(some, recipe, device) for some in (graphs, unlabelled(aside, HELD_ASIDE, arm.seed))]
     checkpoint = out / "checkpoints" / f"encoder-{arm.key}.pt"
     try:
         encoder = train_encoder(
             sides[0], sides[1], recipe, arm.seed, scales, plan.progress(end), device, checkpoint,
-            plan.seconds(end), plan.save_every_s, masked=arm.masked,
+            plan.seconds(end), plan.save_every_s, masked=arm.masked, narrow=plan.narrow,
         )  # fmt: skip
     except InterruptedError as interruption:
         return f"{interruption} of {recipe.encoder_epochs}; the next sitting goes on"
@@ -200,6 +215,19 @@ def pretrain_arm(
     return f"{facts['steps']} steps in {facts['spent_s']} s, loss {encoder.loss:.4f} on graphs held aside"
 
 
+@dataclass(frozen=True)
+class Teacher:
+    """The network that is fitted to inference."""
+
+    key: str = TAUGHT
+
+
+def teach_arm(_arm: Teacher, out: Path, end: float, epochs: int, plan: Plan) -> str:
+    """Fit the teacher; one line about it."""
+    recipe = replace(plan.recipe(), targets=_TARGETS)
+    return teach(recipe, epochs, out, plan.progress(end), plan.device, plan.seconds(end), plan.narrow)
+
+
 def fit_step_arm(
     arm: StepArm, out: Path, end: float, epochs: int, captured: bool, plan: Plan | None = None
 ) -> str:  # fmt: skip
@@ -211,8 +239,7 @@ def fit_step_arm(
     steps = [row for row in fits.rows() if row.mode == "training"]
     parts = split_rows(steps, arm.split, arm.seed)
     labelled = share_of(parts[TRAIN], arm.split, arm.share, arm.seed)
-    recipe = narrowed(find_recipe("trappm"), plan.width)
-    recipe = replace(recipe, targets=_TARGETS, batch=32, embedding=arm.embedding)
+    recipe = replace(plan.recipe(), targets=_TARGETS, batch=32, embedding=arm.embedding)
     # equal numbers of steps, however few the labels are
     longer = round(epochs * -(-len(parts[TRAIN]) // recipe.batch) / -(-len(labelled) // recipe.batch))
     recipe = replace(recipe, epochs=longer, patience=longer)
@@ -222,7 +249,8 @@ def fit_step_arm(
         fitted = fit(
             [(row.graph, row.truth) for row in labelled], [(row.graph, row.truth) for row in parts[VALIDATION]],
             recipe, arm.seed, plan.progress(end), device=device, encoder=encoder, seconds=plan.seconds(end),
-            captured=captured, checkpoint=checkpoint, save_every_s=plan.save_every_s,
+            captured=captured, checkpoint=checkpoint, save_every_s=plan.save_every_s, narrow=plan.narrow,
+            start=read_taught(out) if arm.taught else None,
         )  # fmt: skip
     except InterruptedError as interruption:
         return f"{interruption} of {recipe.epochs}; the next sitting goes on"
@@ -272,11 +300,14 @@ def main() -> None:
     parser.add_argument("--encoders", default="", help="Those whose names begin so, separated by commas [all].")
     parser.add_argument("--least-share", type=float, default=0.0, help="The least share of the labels [all].")
     parser.add_argument("--whole", action="store_true", help="All steps and epochs, in several sittings if need be.")
+    parser.add_argument("--by-bound", action="store_true", help="Nodes know their bound; ratios to it are learned.")
+    parser.add_argument("--teach", type=int, default=0, help="Epochs of a teacher fitted to inference [no teacher].")
+    parser.add_argument("--bf16", action="store_true", help="Nodes in 16 bits on a CPU, too, if it multiplies them.")
     parser.add_argument("--device", default=default_device(), help="cpu or cuda [what there is].")
     options = parser.parse_args()
     began, out = time.time(), options.out
     first_end, end = began + options.share * options.seconds, began + options.seconds
-    plan = Plan(options.width, options.device, options.whole)
+    plan = Plan(options.width, options.device, options.whole, options.by_bound, options.bf16 or None)
     os.environ["OMP_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.processes, context, fits.open_set, (options.set,)) as pool:
@@ -286,7 +317,11 @@ def main() -> None:
         encoders = [arm for arm in ENCODERS if arm.key.startswith(tuple(options.encoders.split(",")))]
         encoders = [arm for arm in encoders if not (out / "encoders" / f"{arm.key}.npz").exists()]
         _all(pool, pretrain_arm, [(arm, out, first_end, options.steps, options.graphs, plan) for arm in encoders])
-        made = {file.stem for file in (out / "encoders").glob("*.npz")} | {None}
+        if options.teach and not is_taught(out):
+            _all(pool, teach_arm, [(Teacher(), out, first_end, options.teach, plan)])
+        made = (
+            {file.stem for file in (out / "encoders").glob("*.npz")} | {None} | ({TAUGHT} if is_taught(out) else set())
+        )
         planned = [arm for arm in step_arms(range(options.seeds)) if arm.share >= options.least_share]
         waiting = [arm for arm in planned if not (out / "arms" / f"{arm.key}.npz").exists() and arm.encoder in made]
         _all(pool, fit_step_arm, [(arm, out, end, options.epochs, captured, plan) for arm in waiting])

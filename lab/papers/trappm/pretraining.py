@@ -82,6 +82,7 @@ def train_encoder(
     save_every_s: float = 0.0,
     *,
     masked: bool = False,
+    narrow: bool | None = None,
 ) -> Encoder:
     """One encoder; its epoch is chosen by the loss on the validation graphs.
 
@@ -101,7 +102,7 @@ def train_encoder(
     best, history = loop.run(
         tensors,
         lambda epoch, optimizer: _train_epoch(
-            tensors, recipe, graphs, optimizer, np.random.default_rng((seed, epoch)), loss
+            tensors, recipe, graphs, optimizer, np.random.default_rng((seed, epoch)), loss, narrow
         ),
         lambda: {"score": _loss(tensors, recipe, validation, seed, loss)},
         progress,
@@ -124,9 +125,11 @@ def random_encoder(graphs: Sequence[GraphArrays], recipe: Recipe, seed: int, dev
 
 
 def _train_epoch(
-    tensors: Tensors, recipe: Recipe, graphs: DeviceGraphs, optimizer: Any, random: np.random.Generator, kind: "Loss"
-) -> Record:
-    ops = TorchOperations(tensors, dropping=True, momentum=BATCH_NORM_MOMENTUM, narrow_nodes=graphs.nodes.is_cuda)
+    tensors: Tensors, recipe: Recipe, graphs: DeviceGraphs, optimizer: Any, random: np.random.Generator, kind: "Loss",
+    narrow: bool | None = None,
+) -> Record:  # fmt: skip
+    narrow = graphs.nodes.is_cuda if narrow is None else narrow
+    ops = TorchOperations(tensors, dropping=True, momentum=BATCH_NORM_MOMENTUM, narrow_nodes=narrow)
     order = random.permutation(len(graphs)).astype(np.int64)
     total, batches = graphs.nodes.new_zeros(()), 0
     for begin in range(0, len(order), recipe.batch):

@@ -8,7 +8,7 @@ import pytest
 
 from foretell.datasets.splits import TEST, TRAIN, VALIDATION
 from lab.papers.dippm import fits
-from lab.papers.dippm.arms import NARROW_STEPS, TABLE_4_STEPS, Arm, arms, measured_targets, narrowed
+from lab.papers.dippm.arms import GRID_EPOCHS, NARROW_STEPS, TABLE_4_STEPS, Arm, arms, measured_targets, narrowed
 from lab.papers.dippm.sets import Labelled, family_of, read_set, split_rows, subset, write_set
 from small.tiny_workloads import tiny_recipe, tiny_samples
 
@@ -133,3 +133,16 @@ def test_a_long_curve_is_thinned_between_its_ends():
     curve = fits.thin([{"score": float(epoch)} for epoch in range(1000)])
     assert len(curve) == 250
     assert (curve[0]["epoch"], curve[-1]["epoch"]) == (1, 1000)
+
+
+def test_the_study_of_a_core_has_the_same_arms_with_fewer_epochs():
+    grid, narrow = ({arm.key: arm for arm in arms(part)} for part in ("grid", "grid-narrow"))
+    assert len(narrow) == len(arms("grid-narrow"))
+    more = set(narrow) - set(grid)
+    assert more == {"dippm-half-the-epochs-grid-random-0", "dippm-16-classes-grid-random-0"}
+    for key in set(narrow) - more:
+        kept = {GRID_EPOCHS, grid[key].recipe.epochs}
+        assert narrow[key].recipe.epochs in kept
+        assert replace(narrow[key].recipe, epochs=1) == replace(grid[key].recipe, epochs=1)
+    assert narrow["dippm-half-the-epochs-grid-random-0"].recipe.epochs == GRID_EPOCHS // 2
+    assert not any("steps" in key for key in narrow), "as many steps as the paper take an hour"

@@ -11,6 +11,8 @@ from foretell.records import Target, Workload
 from foretell.testing import chain, one_node, tiny_graph
 from lab.papers.graph_networks.arrays import (
     ATTRIBUTES,
+    BOUNDED_ONE_HOT,
+    BOUNDED_WIDTH,
     CLASSED_WIDTH,
     CLASSES,
     DIPPM_COLUMNS,
@@ -18,6 +20,7 @@ from lab.papers.graph_networks.arrays import (
     FURTHER_CLASSES,
     OPERATOR_COLUMNS,
     SCHEMA,
+    SHARES,
     TARGET_COLUMNS,
     TRAPPM_COLUMNS,
     TRAPPM_WIDTH,
@@ -96,6 +99,20 @@ def test_the_bound_is_the_longer_of_arithmetic_and_traffic_of_every_node():
         max(2 * macs / (peak * 1e12), moved / (bandwidth * 1e9)) for macs, _, moved in arrays.costs.astype(float)
     )
     assert arrays.bound_ms == pytest.approx(max(expected * 1e3, 1e-4))
+
+
+def test_a_bounded_node_knows_dtype_mode_and_its_shares():
+    arrays = arrays_of(tiny_graph())
+    rows, told = arrays.bounded_nodes, len(OPERATOR_COLUMNS)
+    assert rows.shape == (5, BOUNDED_WIDTH)
+    assert rows[:, told:BOUNDED_ONE_HOT].tolist() == [arrays.whole_of(TARGET_COLUMNS[:6]).tolist()] * 5
+    assert rows[:, -SHARES:].sum(axis=0) == pytest.approx([1, 1])
+    bounds, moved = arrays.node_bounds_ms, arrays.costs[:, 2]
+    assert bounds.min() >= 0.002
+    assert arrays.bound_ms == pytest.approx(max(bounds.sum() - 5 * 0.002, 1e-4))
+    assert rows[:, -2] / rows[0, -2] == pytest.approx(bounds / bounds[0], rel=1e-5)
+    assert rows[:, -1] / rows[0, -1] == pytest.approx(moved / moved[0], rel=1e-5)
+    assert rows[:, -3] == pytest.approx(1000 * bounds, rel=1e-5)
 
 
 @pytest.mark.parametrize(

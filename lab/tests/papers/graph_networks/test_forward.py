@@ -3,8 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lab.papers.graph_networks.arrays import SHARES
 from lab.papers.graph_networks.forward import (
     Inputs,
+    _pooled,
     attention_shares,
     flow_of,
     forward,
@@ -12,7 +14,7 @@ from lab.papers.graph_networks.forward import (
     log_targets,
     scale,
 )
-from lab.papers.graph_networks.recipes import RECIPES, stack
+from lab.papers.graph_networks.recipes import BY_BOUND, RECIPES, stack
 from lab.papers.graph_networks.weights import initial_encoder, initial_weights
 from small.tiny_workloads import tiny_graphs, tiny_recipe
 
@@ -83,6 +85,20 @@ def test_edges_matter(name):
     bare = Inputs(full.nodes, full.edges[:, :1], full.graph_index, full.whole)
     ops = operations(recipe)
     assert not torch.equal(forward(ops, recipe, full), forward(ops, recipe, bare))
+
+
+def test_by_bound_a_node_weighs_what_it_takes():
+    recipe, graph = tiny_recipe("nnlqp", **BY_BOUND), tiny_graphs(4)[3]
+    ops, inputs = operations(recipe), inputs_of([graph], recipe)
+    doubled = torch.cat([inputs.nodes[:, :-SHARES], 2 * inputs.nodes[:, -SHARES:]], 1)
+    with torch.no_grad():
+        pooled = _pooled(ops, recipe, inputs)
+        # the shares are no feature here, so that they change weights alone
+        ops.weights["nodes.scale"][-SHARES:] = 0
+        first, second = (_pooled(ops, recipe, replace(inputs, nodes=nodes)) for nodes in (inputs.nodes, doubled))
+    assert pooled.shape == (1, (1 + SHARES) * recipe.width)
+    torch.testing.assert_close(second[:, : recipe.width], first[:, : recipe.width])
+    torch.testing.assert_close(second[:, recipe.width :], 2 * first[:, recipe.width :])
 
 
 def test_sage_averages_the_messages_of_neighbours():

@@ -8,7 +8,7 @@ from foretell.records import Workload
 from foretell.testing import chain
 from lab.papers.graph_networks.arrays import extract_graph_arrays
 from lab.papers.graph_networks.merging import can_merge, rows_of
-from lab.papers.graph_networks.recipes import RECIPES
+from lab.papers.graph_networks.recipes import BY_BOUND, RECIPES
 from small.tiny_workloads import H200, tiny_graphs, tiny_recipe
 
 torch = pytest.importorskip("torch")
@@ -32,9 +32,9 @@ def ladder(steps=12, **others):
     return extract_graph_arrays(Workload(chain(nodes, shapes, ["x"], [before], batch_size=4), H200, **others))
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_network_cannot_tell_merged_graphs_from_whole_ones(name):
-    recipe = replace(tiny_recipe(name), blocks=2, layers=1)
+@pytest.mark.parametrize(("name", "others"), [*((name, {}) for name in RECIPES), ("nnlqp", BY_BOUND)])
+def test_a_network_cannot_tell_merged_graphs_from_whole_ones(name, others):
+    recipe = replace(tiny_recipe(name, **others), blocks=2, layers=1)
     graphs = [ladder(), *tiny_graphs(5), ladder(7)]
     weights = initial_weights(recipe, 1) | initial_encoder(recipe, 1)
     samples = [(graph, dict.fromkeys(recipe.targets, 1.0 + place)) for place, graph in enumerate(graphs)]

@@ -5,7 +5,7 @@ import pytest
 from lab.papers.graph_networks.arrays import SCHEMA
 from lab.papers.graph_networks.network import GraphNetwork
 from lab.papers.graph_networks.onnx_model import to_onnx
-from lab.papers.graph_networks.recipes import PUBLISHED, RECIPES
+from lab.papers.graph_networks.recipes import BY_BOUND, PUBLISHED, RECIPES
 from lab.papers.graph_networks.scales import sample_scales
 from lab.papers.graph_networks.weights import initial_encoder, initial_weights
 from small.tiny_workloads import tiny_graphs, tiny_recipe, tiny_samples
@@ -37,7 +37,9 @@ def test_onnxruntime_gives_what_torch_gives(name, published):
             np.testing.assert_allclose(np.log(served_predictions[target]), np.log(expected[target]), atol=1e-4)
 
 
-@pytest.mark.parametrize("others", [{"heads": 4, "block": "gat"}, {"readout": "mean"}, {"embedding": "zeros"}])
+@pytest.mark.parametrize(
+    "others", [{"heads": 4, "block": "gat"}, {"readout": "mean"}, {"embedding": "zeros"}, BY_BOUND]
+)
 def test_switches_reach_the_written_model(others):
     pytest.importorskip("torch")
     from lab.papers.graph_networks.training import Fitted

@@ -3,8 +3,8 @@ import pytest
 
 from foretell.errors import InputError
 from lab.papers.graph_networks.arrays import CLASSED_ONE_HOT
-from lab.papers.graph_networks.recipes import stack
-from lab.papers.graph_networks.scales import log_truths, sample_scales
+from lab.papers.graph_networks.recipes import BY_BOUND, stack
+from lab.papers.graph_networks.scales import log_bounds, log_truths, sample_scales
 from small.tiny_workloads import tiny_recipe, tiny_samples
 
 
@@ -52,3 +52,13 @@ def test_a_target_without_any_truth_is_refused():
     samples = [(graph, truth | {"energy_j": None}) for graph, truth in tiny_samples()]
     with pytest.raises(InputError, match="energy_j"):
         sample_scales(samples, tiny_recipe("dippm"))
+
+
+def test_by_bound_times_are_ratios_to_bounds_and_memories_to_bytes():
+    graphs = [graph for graph, _ in tiny_samples()]
+    targets = ("latency_ms", "memory_mib", "power_w")
+    logs = log_bounds(graphs, tiny_recipe("nnlqp", **BY_BOUND, targets=targets))
+    np.testing.assert_allclose(np.exp(logs[:, 0]), [graph.node_bounds_ms.sum() for graph in graphs])
+    moved = np.array([graph.whole_of(("memory_bytes",))[0] for graph in graphs])
+    np.testing.assert_allclose(np.exp(logs[:, 1]), moved / 2**20 + 50)
+    assert not logs[:, 2].any()

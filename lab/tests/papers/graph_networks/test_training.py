@@ -156,3 +156,16 @@ def test_seconds_limit_the_epochs_but_for_the_first():
     ample, free = fit(samples, samples, recipe, seconds=1e9), fit(samples, samples, recipe)
     assert len(ample.history) == 5
     assert same(ample, free)
+
+
+def test_a_processor_computes_nodes_in_16_bits_only_where_it_is_told_to(monkeypatch):
+    samples, recipe, seen = tiny_samples(), tiny_recipe("dippm", epochs=1), []
+    cast = TorchOperations.narrow
+    monkeypatch.setattr(TorchOperations, "narrow", lambda ops, x: seen.append(ops.narrow_nodes) or cast(ops, x))
+    losses = []
+    for narrow in (None, True, False):
+        seen.clear()
+        losses.append(fit(samples, samples, recipe, narrow=narrow).history[0]["loss"])
+        assert any(seen) == (narrow is True)
+    assert losses[0] == losses[2] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.1)

@@ -10,9 +10,14 @@ from lab.papers.dippm.sets import Labelled, split_rows
 from lab.papers.graph_networks.recipes import find_recipe
 from lab.papers.trappm import encoders
 from lab.papers.trappm.encoders import ENCODERS, EncoderArm, Plan, StepArm, base_graphs, narrowed, step_arms
+from lab.papers.trappm.taught import is_taught, read_taught
 from small.tiny_workloads import tiny_recipe, tiny_samples
 
 pytest.importorskip("torch")
+
+from lab.papers.graph_networks import training
+
+FIT = training.fit
 
 
 @pytest.fixture
@@ -77,12 +82,42 @@ def test_no_graph_of_a_test_architecture_teaches_an_encoder(rows):
 def test_arms_have_files_of_their_own_and_encoders_that_are_made():
     arms = step_arms()
     assert len({arm.key for arm in arms}) == len(arms)
-    assert {arm.encoder for arm in arms if arm.encoder} <= {arm.key for arm in ENCODERS}
+    assert {arm.encoder for arm in arms if arm.encoder} <= {arm.key for arm in ENCODERS} | {encoders.TAUGHT}
+    # a teacher has seen all architectures, and at random one encoder serves all seeds
+    assert {arm.split for arm in arms if arm.taught} == {"random"}
+    assert {arm.encoder for arm in arms if arm.name == "pre-trained" and arm.split == "random"} == {"linear-0-0"}
     assert {arm.name for arm in arms} >= {"pre-trained", "tuned", "random", "none"}
 
 
 def test_steps_become_epochs():
-    recipe = EncoderArm(0, last_relu=True, dropout=0.5).recipe(25_000, 100_000)
+    recipe = EncoderArm(0, last_relu=True, dropout=0.5).recipe(25_000, 100_000, Plan())
     assert recipe.encoder_epochs == 64
     assert (recipe.last_relu, recipe.encoder_dropout) == (True, 0.5)
     assert replace(recipe, encoder_epochs=1).batch == 16
+
+
+def test_an_arm_starts_from_what_its_teacher_learned_of_inference(rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(fits, "_rows", [*rows, *(replace(row, mode="inference") for row in rows)])
+    plan = Plan(device="cpu", by_bound=True)
+    assert not is_taught(tmp_path)
+    line = encoders.teach_arm(encoders.Teacher(), tmp_path, float("inf"), 3, plan)
+    assert line.startswith("3 epochs over 45 workloads")
+    teacher = read_taught(tmp_path)
+    assert (teacher.recipe.nodes, teacher.recipe.readout) == ("bounded", "bound")
+    starts = []
+    monkeypatch.setattr(training, "fit", lambda *args, **others: starts.append(others["start"]) or FIT(*args, **others))
+    for taught in (True, False):
+        arm = StepArm(f"taught {taught}", "zeros", 1.0, "random", 0, None, taught=taught)
+        assert "1 of 1 epochs" in encoders.fit_step_arm(arm, tmp_path, float("inf"), 1, captured=False, plan=plan)
+    assert starts[1] is None
+    for name, weight in teacher.weights.items():
+        np.testing.assert_array_equal(starts[0].weights[name], weight)
+
+
+def test_an_interrupted_teacher_goes_on(rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(fits, "_rows", [replace(row, mode="inference") for row in rows])
+    plan = Plan(device="cpu", whole=True)
+    assert "interrupted after 1 epochs of 3" in encoders.teach_arm(encoders.Teacher(), tmp_path, 0.0, 3, plan)
+    assert not is_taught(tmp_path)
+    assert "3 epochs" in encoders.teach_arm(encoders.Teacher(), tmp_path, float("inf"), 3, plan)
+    assert is_taught(tmp_path)
