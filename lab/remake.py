@@ -41,8 +41,9 @@ class Remade:
 
 
 _SET, _ARMS = "out/o/dippm-set.npz", "out/dippm"
-_GRID = "out/o/grid-set.npz"
-_NARROW, _TRAPPM = "out/dippm-narrow", "out/trappm-narrow"
+_GRID, _JOINED = "out/o/grid-set.npz", "out/o/joined-set.npz"
+_NARROW, _TRAPPM, _GRID_NARROW = "out/dippm-narrow", "out/trappm-narrow", "out/dippm-grid-narrow"
+_BY_CORE = "--width 128 --bf16 --whole --processes 1 --device cpu --seconds 9000"
 _ON_CPU = "--width 64 --whole --processes 1 --device cpu"  # copies that a core can fit; a second run goes on
 _NETWORKS = "dippm gcn gat gin nnlqp brp-nas mlp trappm"
 REMADE = (
@@ -60,14 +61,14 @@ REMADE = (
             "--parts narrow,narrow-tables,thesis-mlp --seconds 3000",
             f"lab.papers.dippm.report {_SET} {_NARROW}/dippm-arms.npz --name dippm-narrow")),
     Remade("trappm-narrow", "reports/trappm-narrow.md",
-           (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.trappm.encoders {_SET} {_TRAPPM} {_ON_CPU} --seeds 1 "
-            "--encoders linear-0-0,relu-0.5,masked --steps 1500 --graphs 1600 --epochs 40 --least-share 1 "
-            "--seconds 3000", f"lab.papers.dippm.report {_SET} {_TRAPPM}/trappm-arms.npz --name trappm-narrow",
-            f"lab.papers.trappm.embedding {_SET} {_TRAPPM} linear-0-0 --width 64")),
+           (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.trappm.encoders {_SET} {_TRAPPM} {_BY_CORE} --by-bound "
+            "--encoders linear-0-0,masked --steps 12000 --teach 30 --epochs 60",
+            f"lab.papers.dippm.report {_SET} {_TRAPPM}/trappm-arms.npz --name trappm-narrow",
+            f"lab.papers.trappm.embedding {_SET} {_TRAPPM} linear-0-0 --width 128 --by-bound")),
     Remade("trappm-transfer", None,
            ("lab.papers.dippm.prepare out/o/cpu-set.npz --store data-cpu --device cpu",
-            f"lab.papers.trappm.transfer {_SET} out/o/cpu-set.npz {_TRAPPM} linear-0-0 --width 64 --epochs 30 "
-            "--seeds 1"), 2),
+            f"lab.papers.trappm.transfer {_SET} out/o/cpu-set.npz {_TRAPPM} linear-0-0 --width 128 "
+            "--by-bound --epochs 30 --seeds 3")),
     Remade("rate-finder", None,
            (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.dippm.rate_finder {_SET} --seeds 3")),
     Remade("convolutions", None, ("lab.papers.downscaling.convolutions",), 1),
@@ -86,6 +87,12 @@ REMADE = (
            ("lab.papers.dippm.grid_set graphs", f"lab.papers.dippm.grid_set join {_GRID}",
             f"lab.papers.dippm.fits {_GRID} out/dippm-grid --parts grid --processes 12 --seconds 545",
             f"lab.papers.dippm.report {_GRID} out/dippm-grid/dippm-arms.npz --name dippm-grid"), 25, 545),
+    Remade("dippm-grid-narrow", "reports/dippm-grid-narrow.md",
+           ("lab.papers.dippm.grid_set graphs", f"lab.papers.dippm.prepare {_SET}",
+            f"lab.papers.dippm.grid_set join {_GRID}", f"lab.papers.dippm.grid_set join {_JOINED} --also {_SET}",
+            f"lab.papers.dippm.fits {_GRID} {_GRID_NARROW} --parts grid-narrow {_BY_CORE}",
+            f"lab.papers.dippm.fits {_JOINED} {_GRID_NARROW} --parts joined {_BY_CORE}",
+            f"lab.papers.dippm.report {_JOINED} {_GRID_NARROW}/dippm-arms.npz --name dippm-grid-narrow")),
     Remade("dnn-occu", "reports/dnn-occu.md",
            ("lab evaluate dnn-occu --fit-seconds 300 --processes 4 --report",), 10, 480),
     Remade("flattened", "reports/flattened-gpu.md", ("lab evaluate flattened --report",)),

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from lab.papers.graph_networks.recipes import Recipe, find_recipe
+from lab.papers.graph_networks.recipes import BY_BOUND, Recipe, find_recipe
 
 BLOCKS = ("dippm", "gcn", "gat", "gin", "mlp")
 TABLE_4_STEPS = 73_560
-NARROW_EPOCHS, NARROW_STEPS, GRID_EPOCHS = 150, 20_000, 100  # what a core can run
+NARROW_EPOCHS, NARROW_STEPS, GRID_EPOCHS, JOINED_EPOCHS = 150, 20_000, 100, 30  # what a core can run
 _TARGETS = ("latency_ms", "energy_j", "device_memory_mib", "memory_mib")
 _RAW_TARGETS = ("latency_ms", "energy_j", "memory_mib")  # of the published code, where device memory is not known
 _LEAST_SHARE = 0.05
@@ -51,7 +51,9 @@ def narrowed(arm: Arm, width: int) -> Arm:
     return replace(arm, recipe=replace(arm.recipe, width=width))
 
 
-Part = Literal["main", "others", "published", "table-4", "narrow", "narrow-tables", "thesis-mlp", "grid", "grid-narrow"]
+Part = Literal[
+    "main", "others", "published", "table-4", "narrow", "narrow-tables", "thesis-mlp", "grid", "grid-narrow", "joined"
+]
 
 
 def arms(part: Part) -> list[Arm]:
@@ -64,6 +66,8 @@ def arms(part: Part) -> list[Arm]:
         return _grid()
     if part == "grid-narrow":
         return _grid_narrow()
+    if part == "joined":
+        return _joined()
     if part == "thesis-mlp":
         return [_published_mlp(seed) for seed in range(3)]
     if part == "main":
@@ -158,6 +162,14 @@ def _grid_narrow() -> list[Arm]:
     mlp = [arm for arm in best if arm.name == "mlp"]
     table = [arm for arm in _grid_tables() if arm.steps is None]
     return [whole[0], *mlp, *whole[1:5], half, classes, *table, *whole[5:]]
+
+
+def _joined() -> list[Arm]:
+    """All inference with the data in kind, by a core: DIPPM by bound with two layers, and by architecture its rivals."""
+    dippm, mlp = (_best(block, "inference", "architecture", 0, 300) for block in ("dippm", "mlp"))
+    dippm = replace(dippm, recipe=replace(dippm.recipe, epochs=JOINED_EPOCHS))
+    bound = replace(dippm, name="dippm by bound", recipe=replace(dippm.recipe, **BY_BOUND, blocks=2, layers=1))
+    return [replace(bound, split="random"), bound, mlp, dippm]
 
 
 def measured_targets(recipe: Recipe, truths: Sequence[Mapping[str, float]]) -> Recipe:

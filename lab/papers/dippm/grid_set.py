@@ -29,7 +29,7 @@ from foretell.training.examples.graphs import GraphKey, make_graph, without_orig
 from foretell.training.examples.workloads import workload_of
 from lab.judging.graph_set import Log, pack, unpack
 from lab.papers.dippm.grid import Row, groups_of, planned_names, read_rows, say, workload_of_row
-from lab.papers.dippm.sets import Labelled, family_of, write_labelled
+from lab.papers.dippm.sets import Labelled, family_of, read_set, write_labelled
 from lab.papers.graph_networks.arrays import GraphArrays, extract_graph_arrays
 
 GRAPHS = Path("out/o/grid-graphs")
@@ -152,6 +152,12 @@ def join(rows: Sequence[Row], graphs: Mapping[str, GraphArrays]) -> list[Labelle
     return list(found.values())
 
 
+def united(first: Sequence[Labelled], second: Sequence[Labelled]) -> list[Labelled]:
+    """The rows of two sets; a workload of both is that of the first."""
+    known = {row.workload_id for row in first}
+    return [*first, *(row for row in second if row.workload_id not in known)]
+
+
 def main() -> None:
     """Make the graphs, pack what was measured, or join both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -161,6 +167,7 @@ def main() -> None:
     joining = commands.add_parser("join", help="Write the set that the arms are fitted to.")
     packing.add_argument("lines", type=Path, help="The file of python -m lab.papers.dippm.grid.")
     joining.add_argument("set", type=Path)
+    joining.add_argument("--also", type=Path, help="A set of lab.papers.dippm.prepare, which comes first.")
     for command in (graphs, joining):
         command.add_argument("--graphs", type=Path, default=GRAPHS, help=f"The folder of the graphs [{GRAPHS}].")
     for command in (packing, joining):
@@ -174,10 +181,13 @@ def main() -> None:
     else:
         rows = measured_rows(options.rows)
         labelled = join(rows, read_parts(options.graphs))
+        if options.also:
+            labelled = united(read_set(options.also), labelled)
         write_labelled(labelled, options.set)
         timed = {workload_of_row(row).id for row in rows if "latency_ms" in row}
-        say(f"{len(labelled)} of {len(timed)} measured settings have a graph")
-        families = Counter(row.family for row in labelled)
+        say(f"{len(labelled)} workloads; {sum(row.workload_id in timed for row in labelled)} of {len(timed)} measured "
+            "settings have a graph")  # fmt: skip
+        families = Counter(family_of(row.spec) or "others" for row in labelled)
         say(", ".join(f"{family} {number}" for family, number in families.most_common()))
 
 

@@ -24,6 +24,7 @@ TITLES = {
     "dippm": "DIPPM, fitted until it converges", "trappm": "TraPPM's pre-training",
     "dippm-narrow": "DIPPM, narrow copies fitted by one core",
     "dippm-grid": "DIPPM, fitted to data in kind",
+    "dippm-grid-narrow": "DIPPM, narrow copies fitted by one core to data in kind and to all inference",
     "trappm-narrow": "TraPPM, narrow copies fitted by one core",
 }  # fmt: skip
 CONVERGED = 0.02  # the last tenth of the epochs improves the validation error by less
@@ -80,6 +81,13 @@ def joint(arm: Fitted) -> float:
     return float(np.mean(np.concatenate([arm.errors(metric) for metric in (*JOINT, memory_metric(arm))])))
 
 
+def of_families(arm: Fitted) -> Fitted:
+    """The workloads of the ten families alone."""
+    kept = np.array([family != "others" for family in arm.families], bool)
+    truth, predicted = ({name: values[kept] for name, values in side.items()} for side in (arm.truth, arm.predicted))
+    return Fitted(arm.facts, truth, predicted, [family for family in arm.families if family != "others"])
+
+
 def by_family(arms: Sequence[Fitted]) -> dict[str, tuple[int, float, float]]:
     """By family how many workloads of a group's test sides there are, and the mean errors of latency and memory."""
     found: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -128,6 +136,9 @@ def render(arms: Sequence[Fitted], title: str = TITLES["dippm"], name: str = "di
     for place in sorted({group[:2] for group in groups}):
         own = {group[2]: found for group, found in groups.items() if group[:2] == place}
         parts += [f"### {place[0]}, split by {place[1]}", _errors_table(own)]
+        if place[0] == "inference":
+            families = {name: [of_families(arm) for arm in found] for name, found in own.items()}
+            parts += [f"### {place[0]}, split by {place[1]}: the ten families alone", _errors_table(families)]
     if any(group[2] == "dippm" and "device_memory_mib" in own[0].predicted for group, own in groups.items()):
         parts += ["### MIG profiles by eq. 2, from predicted device memory", _mig_table(groups)]
     parts += [
@@ -159,7 +170,7 @@ def _errors_table(groups: Mapping[str, Sequence[Fitted]]) -> str:
     return _markdown(head, rows)
 
 
-_BY_FAMILY = ("dippm", "pre-trained", "none")  # the arms whose errors are shown by family
+_BY_FAMILY = ("dippm", "dippm by bound", "pre-trained", "none")  # the arms whose errors are shown by family
 
 
 def _family_tables(groups: Mapping[tuple[str, str, str], Sequence[Fitted]]) -> list[str]:

@@ -131,7 +131,7 @@ RECIPES: Mapping[str, Recipe] = {
 
 # few labels need not teach what can be told: what each node takes at least, and its share of the bytes
 BY_BOUND: Mapping[str, Any] = {
-    "nodes": "bounded", "readout": "bound", "ratio": True, "normalise": False, "loss": "relative",
+    "nodes": "bounded", "readout": "bound", "ratio": True, "normalise": False, "loss": "l1", "dropout": 0.1,
 }  # fmt: skip
 _MEGABYTES = MIB / MEGA
 _ONCE: Mapping[str, Any] = {"published": True, "batch": 1, "schedule": "constant", "ratio": False}

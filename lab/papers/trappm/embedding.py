@@ -20,8 +20,8 @@ from foretell.datasets.splits import architecture_of
 from foretell.files import write_whole
 from lab.papers.dippm.sets import Labelled, family_of, read_set
 from lab.papers.graph_networks.arrays import TRAPPM_COLUMNS
-from lab.papers.graph_networks.recipes import Recipe, find_recipe
-from lab.papers.trappm.encoders import narrowed, read_encoder
+from lab.papers.graph_networks.recipes import Recipe
+from lab.papers.trappm.encoders import Plan, read_encoder
 
 Values = NDArray[np.float64]
 _COLOURS = (
@@ -109,6 +109,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="The folder of python -m lab.papers.trappm.encoders.")
     parser.add_argument("encoder", help="The name of an encoder, such as linear-0-0.")
     parser.add_argument("--width", type=int, help="Of a narrow copy.")
+    parser.add_argument("--by-bound", action="store_true", help="The encoder reads nodes that know their bound.")
     parser.add_argument("--svg", type=Path, help="Where to write the picture.")
     options = parser.parse_args()
     from lab.papers.trappm.pretraining import random_encoder
@@ -117,7 +118,7 @@ def main() -> None:
     families = [str(family_of(row.spec)) for row in rows]
     architectures = [architecture_of(row.spec) for row in rows]
     encoder = read_encoder(options.out, options.encoder)
-    recipe = replace(narrowed(find_recipe("trappm"), options.width), last_relu=encoder.last_relu)
+    recipe = replace(Plan(options.width, by_bound=options.by_bound).recipe(), last_relu=encoder.last_relu)
     random = random_encoder([row.graph for row in rows], recipe, 0, "cpu")
     points = {
         options.encoder: embeddings(rows, recipe, encoder.weights),

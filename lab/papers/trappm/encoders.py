@@ -298,6 +298,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, help="Narrow copies: the width of all layers.")
     parser.add_argument("--seeds", type=int, default=3, help="Seeds of the arms [3].")
     parser.add_argument("--encoders", default="", help="Those whose names begin so, separated by commas [all].")
+    parser.add_argument("--splits", default=",".join(SPLITS), help="How labels are split [both].")
     parser.add_argument("--least-share", type=float, default=0.0, help="The least share of the labels [all].")
     parser.add_argument("--whole", action="store_true", help="All steps and epochs, in several sittings if need be.")
     parser.add_argument("--by-bound", action="store_true", help="Nodes know their bound; ratios to it are learned.")
@@ -322,7 +323,11 @@ def main() -> None:
         made = (
             {file.stem for file in (out / "encoders").glob("*.npz")} | {None} | ({TAUGHT} if is_taught(out) else set())
         )
-        planned = [arm for arm in step_arms(range(options.seeds)) if arm.share >= options.least_share]
+        planned = [
+            arm
+            for arm in step_arms(range(options.seeds))
+            if arm.share >= options.least_share and arm.split in options.splits.split(",")
+        ]
         waiting = [arm for arm in planned if not (out / "arms" / f"{arm.key}.npz").exists() and arm.encoder in made]
         _all(pool, fit_step_arm, [(arm, out, end, options.epochs, captured, plan) for arm in waiting])
     fits.collect(out, "trappm-arms.npz")

@@ -43,19 +43,21 @@ def teach(
     rows = [row for row in subset(fits.rows(), "inference") if len(row.graph) <= _MOST_NODES]
     order = np.random.default_rng(0).permutation(len(rows))
     aside = len(rows) // _VALIDATION
-    sides = [[(rows[place].graph, rows[place].truth) for place in part] for part in (order[aside:], order[:aside])]
+    learned, judged = (
+        [(rows[place].graph, rows[place].truth) for place in part] for part in (order[aside:], order[:aside])
+    )
     recipe = replace(recipe, embedding="zeros", batch=32, epochs=epochs, patience=epochs)
     checkpoint = out / "checkpoints" / "taught.pt"
     try:
         fitted = fit(
-            *sides, recipe, 0, progress, device, checkpoint=checkpoint, seconds=seconds, narrow=narrow
+            learned, judged, recipe, 0, progress, device, checkpoint=checkpoint, seconds=seconds, narrow=narrow
         )  # fmt: skip
     except InterruptedError as interruption:
         return f"{interruption} of {epochs}; the next sitting goes on"
-    write_whole(out / _FILE, _packed(fitted, len(sides[0])))
+    write_whole(out / _FILE, _packed(fitted, len(learned)))
     checkpoint.unlink(missing_ok=True)
     told = ", ".join(f"{name} {error:.1%}" for name, error in fitted.metrics.items())
-    return f"{len(fitted.history)} epochs over {len(sides[0])} workloads in {time.time() - began:.0f} s: {told} aside"
+    return f"{len(fitted.history)} epochs over {len(learned)} workloads in {time.time() - began:.0f} s: {told} aside"
 
 
 def _packed(fitted: "Fitted", graphs: int) -> bytes:

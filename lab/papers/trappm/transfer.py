@@ -16,8 +16,8 @@ import numpy as np
 
 from foretell.datasets.splits import TEST, TRAIN, VALIDATION, architecture_of
 from lab.papers.dippm.sets import Labelled, read_set, split_rows, subset
-from lab.papers.graph_networks.recipes import Recipe, find_recipe
-from lab.papers.trappm.encoders import narrowed, read_encoder
+from lab.papers.graph_networks.recipes import Recipe
+from lab.papers.trappm.encoders import Plan, read_encoder
 
 ARMS = ("transferred", "pre-trained", "random", "none")
 
@@ -58,10 +58,11 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="The folder of python -m lab.papers.trappm.encoders.")
     parser.add_argument("encoder", help="The name of an encoder, such as linear-0-0.")
     parser.add_argument("--width", type=int, help="Of a narrow copy.")
+    parser.add_argument("--by-bound", action="store_true", help="The encoder reads nodes that know their bound.")
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    recipe = narrowed(find_recipe("trappm"), options.width)
+    recipe = Plan(options.width, by_bound=options.by_bound).recipe()
     recipe = replace(recipe, targets=("latency_ms",), batch=16, epochs=options.epochs, patience=options.epochs)
     first, second = subset(read_set(options.set), "families"), subset(read_set(options.cpu_set), "vision")
     sys.stdout.write(f"{len(first)} workloads of the H200, {len(second)} of the CPU\n")

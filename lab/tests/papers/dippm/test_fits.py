@@ -146,3 +146,12 @@ def test_the_study_of_a_core_has_the_same_arms_with_fewer_epochs():
         assert replace(narrow[key].recipe, epochs=1) == replace(grid[key].recipe, epochs=1)
     assert narrow["dippm-half-the-epochs-grid-random-0"].recipe.epochs == GRID_EPOCHS // 2
     assert not any("steps" in key for key in narrow), "as many steps as the paper take an hour"
+
+
+def test_all_inference_is_split_by_architecture_and_once_by_chance():
+    joined = arms("joined")
+    assert [(arm.name, arm.split) for arm in joined] == [
+        ("dippm by bound", "random"), ("dippm by bound", "architecture"), ("mlp", "architecture"),
+        ("dippm", "architecture"),
+    ]  # fmt: skip
+    assert {arm.subset for arm in joined} == {"inference"}

@@ -91,3 +91,6 @@ def test_what_was_measured_meets_its_graph_and_becomes_a_set(tmp_path, monkeypat
     assert math.isnan(read.truth["energy_j"])
     assert math.isnan(read.truth["device_memory_mib"])
     np.testing.assert_array_equal(read.graph.classed_nodes, graphs[own[0].id].classed_nodes)
+    again = replace(labelled[0], family="another")
+    other = replace(labelled[0], workload_id="another")
+    assert grid_set.united(labelled, [again, other]) == [labelled[0], other], "a workload is in it once"

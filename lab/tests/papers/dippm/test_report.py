@@ -71,3 +71,14 @@ def test_peak_memory_stands_for_device_memory_where_that_was_not_measured():
     text = render([peak])
     assert "| family | workloads | latency % | memory % |" in text
     assert "MIG" not in text
+
+
+def test_on_all_inference_the_ten_families_have_a_table_of_their_own():
+    whole = arm("dippm", 0, 1.2)
+    whole = replace(whole, facts=whole.facts | {"subset": "inference"}, families=["vgg", "others", "vit", "others"])
+    whole.predicted["latency_ms"][1] = 8.0
+    text = render([whole])
+    first, second = (line for line in text.splitlines() if line.startswith("| dippm | 1 |"))
+    assert first.startswith("| dippm | 1 | 113 |"), "20, 300 and 20 %"
+    assert second.startswith("| dippm | 1 | 20 |"), "one workload of the two was timed"
+    assert "the ten families alone" not in render([arm("dippm", 0, 1.2)])
