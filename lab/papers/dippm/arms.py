@@ -165,7 +165,7 @@ def _grid_narrow() -> list[Arm]:
 
 
 def _joined() -> list[Arm]:
-    """All inference with the data in kind, by a core: DIPPM by bound with two layers, and by architecture its rivals."""
+    """All inference with the data in kind, by a core: by bound with two layers, and by architecture its rivals."""
     dippm, mlp = (_best(block, "inference", "architecture", 0, 300) for block in ("dippm", "mlp"))
     dippm = replace(dippm, recipe=replace(dippm.recipe, epochs=JOINED_EPOCHS))
     bound = replace(dippm, name="dippm by bound", recipe=replace(dippm.recipe, **BY_BOUND, blocks=2, layers=1))

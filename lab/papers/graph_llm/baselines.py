@@ -3,11 +3,11 @@
 *adapt* is ``foretell adapt``; *one factor* is its base times the median ratio of the samples. *NNLQP's way* is the
 thesis' "GNN baseline" (L. Liu et al., ICPP 2022): the same encoder without a language model, the sizes of the graph
 beside its embedding, one head for each known platform, logarithms of latency. A new platform gets the mean of the
-heads; then all weights go on with the samples. A new architecture keeps the heads of its platforms.
+heads; then trunk and heads go on with the samples. A new architecture keeps the heads of its platforms.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,15 +18,18 @@ from foretell.predictors.adapted.regression import LATENCY_PARTS
 from foretell.predictors.adapted.regression import fit as fit_adaptation
 from lab.adapt.sets import Judged
 from lab.papers.graph_llm.encoder import SIZES, GinEncoder, Graphs, stack
-from lab.papers.graph_llm.fitting import Draw, Fitted, Record, Schedule, fit
+from lab.papers.graph_llm.few import best_step, quarters
+from lab.papers.graph_llm.fitting import Draw, Fitted, Schedule, fit
+from lab.papers.graph_llm.scores import Numbers, Record, scores
 from lab.papers.graph_llm.sets import Row
-from lab.papers.graph_llm.stages import Numbers, Parts, Places, Workplace, scores, sides
+from lab.papers.graph_llm.stages import Parts, Places, Workplace, sides
 
 torch = require("torch", extra="torch", purpose="Fitting graph networks")
 Module: Any = torch.nn.Module
 Tensor = Any
 FILE = "nnlqp"
 _RATE, _TUNING_RATE, _BATCH = 1e-3, 5e-4, 32
+_LOOKS = 20
 _LARGEST = 20.0  # in logarithms of ms: what lies beyond is as wrong
 
 
@@ -44,7 +47,15 @@ class GraphRegressor(Module):  # type: ignore[misc, unused-ignore]
 
     def forward(self, graphs: Graphs, platforms: Sequence[str]) -> Tensor:
         """Logarithms of milliseconds."""
-        found = self.heads(self.trunk(torch.cat([self.norm(self.encoder.pooled(graphs)), graphs.sizes], dim=1)))
+        return self.read(self.embed(graphs), platforms)
+
+    def embed(self, graphs: Graphs) -> Tensor:
+        """What the trunk sees of each graph."""
+        return torch.cat([self.norm(self.encoder.pooled(graphs)), graphs.sizes], dim=1)
+
+    def read(self, embedded: Tensor, platforms: Sequence[str]) -> Tensor:
+        """The same of graphs that were encoded."""
+        found = self.heads(self.trunk(embedded))
         columns = torch.tensor([self.platforms.index(name) for name in platforms], device=found.device)
         return found.gather(1, columns[:, None])[:, 0] + self.middle
 
@@ -76,24 +87,76 @@ def fit_regressor(place: Workplace, known: Sequence[Row], steps: int) -> tuple[G
     return network, fitted
 
 
-def tuned(place: Workplace, known: Sequence[Row], learned: dict[str, Any], rows: Sequence[Row], taken: Places,
-          judging: Places, seed: int) -> Numbers:  # fmt: skip
-    """What the regressor says of rows after it went on with others."""
+def fitted(place: Workplace, known: Sequence[Row]) -> GraphRegressor:
+    """The regressor that was fitted to the known platforms."""
     network = _new(place, known)
-    network.load_state_dict(learned)
-    samples = [rows[number] for number in taken]
-    for platform in sorted({row.platform for row in samples}):
-        network.with_platform(platform)
-    # the device as a whole first: a factor, which the head's bias holds
-    off = np.log([row.ms for row in samples]) - np.log(told(place, network, samples))
-    is_new = rows[0].platform not in {row.platform for row in known}
-    with torch.no_grad():
-        network.heads.bias[-1 if is_new else slice(None)] += float(np.median(off))
-    steps = place.size.tuning_steps
-    schedule = Schedule(steps, _TUNING_RATE, _TUNING_RATE, steps, seed)
-    fit([(network.parameters(), _TUNING_RATE)], Parts(network), lambda draw: _loss(place, network, samples, draw), dict,
-        schedule)  # fmt: skip
-    return told(place, network, [rows[number] for number in judging])
+    saved = torch.load(place.folder / f"{FILE}.pt", weights_only=True, map_location=place.device)
+    network.load_state_dict(saved["learned"])
+    network.eval()
+    return network
+
+
+def tuned(
+    place: Workplace, known: Sequence[Row], rows: Sequence[Row], taken: Places, judging: Places, seed: int
+) -> tuple[Numbers, list[Record]]:
+    """What the regressor says of rows after it went on with others, and the curve of a held-out quarter of these.
+
+    As for the language model, the encoder stays as it is, and the quarter chooses the steps.
+    """
+    tuning = Tuning(place, known, rows)
+    learning, held = (taken[places] for places in quarters([rows[number] for number in taken], seed))
+
+    def look() -> Record:
+        return scores(tuning.told(held), np.array([rows[number].ms for number in held]))
+
+    most = place.size.tuning_steps
+    tuning.begin(taken=learning)
+    curve: list[Record] = [{"step": 0.0, **look()}, *tuning.go_on(learning, most, seed, look)]
+    tuning.begin(taken)
+    tuning.go_on(taken, best_step(curve), seed, dict)
+    return tuning.told(judging), curve
+
+
+class Tuning:
+    """A regressor that goes on with rows whose graphs were encoded once."""
+
+    def __init__(self, place: Workplace, known: Sequence[Row], rows: Sequence[Row]) -> None:
+        self.network, self.rows = fitted(place, known), rows
+        self.is_new = rows[0].platform not in self.network.platforms
+        self.network.with_platform(rows[0].platform)
+        self.start = {name: value.clone() for name, value in self.network.state_dict().items()}
+        parts = [rows[begin : begin + _BATCH] for begin in range(0, len(rows), _BATCH)]
+        with torch.no_grad():
+            self.embedded = torch.cat(
+                [self.network.embed(stack([row.graph for row in some], place.device)) for some in parts]
+            )
+
+    def begin(self, taken: Places) -> None:
+        """From the start again; the device as a whole first: a factor, which the head's bias holds."""
+        self.network.load_state_dict(self.start)
+        off = np.log([self.rows[number].ms for number in taken]) - np.log(self.told(taken))
+        with torch.no_grad():
+            self.network.heads.bias[-1 if self.is_new else slice(None)] += float(np.median(off))
+
+    def go_on(self, taken: Places, steps: int, seed: int, look: Callable[[], Record]) -> list[Record]:
+        """Steps at one rate, so that a fit can end after each of them."""
+        truth = torch.tensor(np.log([row.ms for row in self.rows]), dtype=torch.float32, device=self.embedded.device)
+
+        def loss_of(draw: Draw) -> Tensor:
+            some = draw.permutation(taken)[:_BATCH]
+            return (self._logs(some) - truth[some]).abs().mean()
+
+        parts = [(weights.parameters(), _TUNING_RATE) for weights in (self.network.trunk, self.network.heads)]
+        schedule = Schedule(steps, _TUNING_RATE, 0.0, max(steps // _LOOKS, 1), seed, falls=False)
+        return fit(parts, Parts(self.network), loss_of, look, schedule).curve
+
+    def told(self, places: Places) -> Numbers:
+        """What it says of some rows, in ms."""
+        with torch.no_grad():
+            return _ms(self._logs(places))
+
+    def _logs(self, places: Places) -> Tensor:
+        return self.network.read(self.embedded[places], [self.rows[number].platform for number in places])
 
 
 def told(place: Workplace, network: GraphRegressor, rows: Sequence[Row]) -> Numbers:
@@ -104,7 +167,7 @@ def told(place: Workplace, network: GraphRegressor, rows: Sequence[Row]) -> Numb
         for begin in range(0, len(rows), _BATCH):
             some = rows[begin : begin + _BATCH]
             logs = network(stack([row.graph for row in some], place.device), [row.platform for row in some])
-            found.append(np.exp(np.clip(logs.float().cpu().numpy().astype(np.float64), -_LARGEST, _LARGEST)))
+            found.append(_ms(logs))
     return np.concatenate(found)
 
 
@@ -121,6 +184,10 @@ def adapted(judged: Judged, places: Places, rows: Sequence[Row], taken: Places, 
     ratios = np.array([learned.ratio(judged.works[place]) for place in asked])
     factor = math.exp(float(np.median(judged.ratios[samples])))
     return {"base": base, "one factor": base * factor, "foretell adapt": base * np.exp(ratios)}
+
+
+def _ms(logs: Tensor) -> Numbers:
+    return np.asarray(np.exp(np.clip(logs.float().cpu().numpy().astype(np.float64), -_LARGEST, _LARGEST)))
 
 
 def _new(place: Workplace, known: Sequence[Row]) -> GraphRegressor:

@@ -1,4 +1,4 @@
-"""Lab: one loop for every stage of chapter 7: Adam, a cosine, a checkpoint to go on from, and a curve that is kept."""
+"""Lab: one loop for every stage of chapter 7: Adam, a rate that falls late, a checkpoint to go on from, and a curve."""
 
 import io
 import math
@@ -12,12 +12,13 @@ import numpy as np
 
 from foretell.files import write_whole
 from foretell.optional import require
+from lab.papers.graph_llm.scores import Record
 
 torch = require("torch", extra="torch", purpose="Fitting a language model")
 
-Record = dict[str, float]
 Draw = np.random.Generator
-_WARM_UP = 0.05
+_WARM_UP, _FALL = 0.05, 1 / 3
+_FIRST_STEPS = 5  # that rise where no number of steps is given
 _LARGEST_GRADIENT = 1.0
 _SAVE_EVERY_S = 60.0
 
@@ -31,6 +32,7 @@ class Schedule:
     encoder_rate: float
     look_every: int
     seed: int = 0
+    falls: bool = True  # the rate at the end; otherwise every step of the curve is an end of its own
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def fit(
     began = saved_at = time.process_time()
     while step < schedule.steps and time.monotonic() < end_s:
         for group in optimizer.param_groups:
-            group["lr"] = group["own"] * pace(step, schedule.steps)
+            group["lr"] = group["own"] * pace(step, schedule.steps, schedule.falls)
         loss = loss_of(np.random.default_rng((schedule.seed, step)))
         optimizer.zero_grad()
         loss.backward()
@@ -88,16 +90,21 @@ def fit(
     return Fitted(step >= schedule.steps, curve, spent)
 
 
-def pace(step: int, steps: int) -> float:
-    """The share of the learning rate: a short rise, then a cosine.
+def pace(step: int, steps: int, falls: bool = True) -> float:
+    """The share of the learning rate: a short rise, all of it, and a fall to nothing in the last third.
 
-    >>> [round(pace(step, 100), 2) for step in (0, 4, 52, 99)]
-    [0.2, 1.0, 0.5, 0.0]
+    A fit that was stopped before the fall may go on with other steps: it is what it would have been.
+
+    >>> [round(pace(step, 100), 2) for step in (0, 4, 65, 82, 99)]
+    [0.2, 1.0, 1.0, 0.55, 0.03]
+    >>> pace(99, 100, falls=False)
+    1.0
     """
+    if not falls:
+        return min((step + 1) / _FIRST_STEPS, 1.0)
     rise = max(round(_WARM_UP * steps), 1)
-    if step < rise:
-        return (step + 1) / rise
-    return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(steps - rise, 1)))
+    fall = max(round(_FALL * steps), 1)
+    return min((step + 1) / rise, 1.0, (steps - step) / fall)
 
 
 def last_tenth(curve: Sequence[Record], name: str) -> float:

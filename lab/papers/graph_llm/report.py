@@ -10,16 +10,22 @@ import numpy as np
 
 from foretell.training.judging.table import Cell, Comparison, page
 from lab.papers.graph_llm.fitting import last_tenth
+from lab.papers.graph_llm.scores import scores
 
 OURS = "graph network and language model"
-CONVERGED = 0.02
+NNLQP = "NNLQP's way"
+_SCALES: Mapping[str, str] = {
+    "gpu": "On a GPU",
+    "small": "A first look on one core of a CPU (`--size small`), which has not converged",
+    "processor": "On one core of a CPU (`--size processor`)",
+}
 _SHARES = frozenset(("mean error", "between seeds", "median error", "within 10", "no number", "last tenth"))
 
 
-def write_report(folder: Path, beside: Mapping[str, Mapping[str, Any]], is_small: bool) -> bytes:
+def write_report(folder: Path, beside: Mapping[str, Mapping[str, Any]], size: str) -> bytes:
     """The page of all tables that there are files for."""
     fitted = {file.stem: json.loads(file.read_bytes()) for file in sorted((folder / "few").glob("*.json"))}
-    scale = "Scaled down to one core of a CPU (`--small`)" if is_small else "On a GPU"
+    scale = _SCALES[size]
     text = (
         "# Chapter 7: a graph network and a language model from few samples\n\n"
         f"{scale}; errors are means of |predicted − measured| / measured of the answers that are numbers, and answers "
@@ -28,7 +34,11 @@ def write_report(folder: Path, beside: Mapping[str, Mapping[str, Any]], is_small
         "Remade by `python -m lab remake chapter7`; how it was made is in "
         "[0066](../docs/lab/0066-chapter-7.md)."
     )
-    return page(text, [*few_tables(fitted, beside), *stage_tables(folder)])
+    return page(
+        text,
+        [*few_tables(fitted, beside), *known_tables(folder), *recipe_tables(folder), *stage_tables(folder),
+         *curve_tables(folder)],
+    )  # fmt: skip
 
 
 def few_tables(fitted: Mapping[str, Mapping[str, Any]], beside: Mapping[str, Mapping[str, Any]]) -> list[Comparison]:
@@ -62,6 +72,60 @@ def summed(scores: Sequence[Mapping[str, float]]) -> dict[str, Cell]:
         "within 10": float(np.mean([each["within_10"] for each in scores])),
         "no number": float(np.mean([each["no_number"] for each in scores])),
     }  # fmt: skip
+
+
+def known_tables(folder: Path) -> list[Comparison]:
+    """Known rows that were held aside, all of them and by platform, for both networks."""
+    file = folder / "known.json"
+    if not file.exists():
+        return []
+    saved = json.loads(file.read_bytes())
+    platforms, told = np.array(saved["platforms"]), saved["told"]
+    truth = np.array(told["truth"])
+    tables = []
+    for name in (OURS, NNLQP):
+        if name in told:
+            own = np.array(told[name], dtype=np.float64)
+            rows = {"all": summed([scores(own, truth)])}
+            for platform in sorted(set(platforms)):
+                some = platforms == platform
+                rows[str(platform)] = summed([scores(own[some], truth[some])]) | {"rows": int(some.sum())}
+            rows["all"] |= {"rows": len(truth)}
+            rows = {key: row | {"between seeds": None} for key, row in rows.items()}
+            tables.append(Comparison(f"Known platforms, {name}", rows, ranked=False, shares=_SHARES, head="platform"))
+    return tables
+
+
+def recipe_tables(folder: Path) -> list[Comparison]:
+    """How far held-out quarters of the samples are off by recipe: before, and after the best number of steps."""
+    rows: dict[str, dict[str, Cell]] = {}
+    for file in sorted((folder / "recipes").glob("*.json")):
+        record = json.loads(file.read_bytes())
+        offs = [each["off"] for each in record["curve"]]
+        place = int(np.argmin(offs))
+        cells = rows.setdefault(record["recipe"], {})
+        cells |= {
+            f"{record['task']}, no step": offs[0], f"{record['task']}, best": offs[place],
+            f"{record['task']}, steps": record["curve"][place]["step"], f"{record['task']}, last": offs[-1],
+        }  # fmt: skip
+    if not rows:
+        return []
+    return [Comparison("Held-out samples, mean logarithm of how far off", rows, ranked=False, head="recipe")]
+
+
+def curve_tables(folder: Path) -> list[Comparison]:
+    """The curves of the fits to known platforms, as they were looked at."""
+    tables = []
+    for file in sorted((folder / "curves").glob("*.json")):
+        curve = json.loads(file.read_bytes())["curve"]
+        if curve and "error" in curve[-1]:
+            rows: dict[str, dict[str, Cell]] = {
+                f"{record['step']:.0f}": {"loss": record["loss"], "mean error": record["error"],
+                                          "median error": record["median"], "within 10": record["within_10"]}
+                for record in curve
+            }  # fmt: skip
+            tables.append(Comparison(f"Curve of {file.stem}", rows, ranked=False, shares=_SHARES, head="step"))
+    return tables
 
 
 def stage_tables(folder: Path) -> list[Comparison]:

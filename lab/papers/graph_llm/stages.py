@@ -2,12 +2,12 @@
 
 1. *encoder*: GraphMAE on graphs without labels. 2. *text*: projector and LoRA learn to summarise graphs; the encoder is
 frozen. 3. *fit*: all parts learn latencies on the known platforms; a tenth of the groups is held aside for the curve.
-*few*: what stage 3 left goes on with some samples of what is new, for each number of samples and seed anew.
+What stage 3 left goes on with some samples of what is new in `lab.papers.graph_llm.few`.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,53 +19,21 @@ from foretell.files import write_whole
 from foretell.optional import require
 from lab.papers.graph_llm import texts
 from lab.papers.graph_llm.encoder import GinEncoder, MaskedAutoencoder, stack
-from lab.papers.graph_llm.fitting import Draw, Fitted, Record, Schedule, fit, write_tensors
+from lab.papers.graph_llm.fitting import Draw, Fitted, Schedule, fit, write_tensors
 from lab.papers.graph_llm.language_model import LanguageModel, load
 from lab.papers.graph_llm.network import Described, GraphLanguageNetwork, Shape
+from lab.papers.graph_llm.scores import Numbers, Record, scores
 from lab.papers.graph_llm.sets import Row
+from lab.papers.graph_llm.sizes import Size
 from lab.papers.graph_networks.arrays import GraphArrays
 from lab.papers.trappm.unlabelled import unlabelled
 
 torch = require("torch", extra="torch", purpose="Fitting a language model")
 
-Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]
 _ASIDE = 0.1  # of the groups
-_ANSWERED_AT_ONCE = 256
+_ANSWERED_AT_ONCE = 128
 _JSON_SHARE = 4  # JSON is up to 1,300 tokens: a quarter of the rows at a time
-
-
-@dataclass(frozen=True)
-class Size:
-    """How large everything is; the plain values are those of a GPU, `SMALL` those of one core of a CPU."""
-
-    width: int = 1024
-    layers: int = 5
-    graphs: int = 20_000
-    encoder_steps: int = 1_500
-    encoder_batch: int = 128
-    pairs: int = 20_000
-    pair_layers: int = 4
-    text_steps: int = 400
-    text_batch: int = 64
-    fit_steps: int = 1_200
-    batch: int = 64
-    samples: tuple[int, ...] = (32, 128, 512)
-    few_steps: int = 60
-    few_batch: int = 32
-    ablation_steps: int = 150
-    json_nodes: int = 40
-    judged: int | None = None
-    aside: int = 256
-    regressor_steps: int = 1_500  # of NNLQP's way
-    tuning_steps: int = 100
-
-
-SMALL = Size(
-    width=128, graphs=6_000, encoder_steps=150, encoder_batch=32, pairs=2_000, pair_layers=2, text_steps=40,
-    text_batch=8, fit_steps=160, batch=32, samples=(32, 128), few_steps=10, few_batch=16, ablation_steps=40,
-    json_nodes=12, judged=60, aside=48, regressor_steps=300, tuning_steps=20,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -80,7 +48,6 @@ class Arm:
     pretrained: bool = True  # the encoder, by GraphMAE
     rate: float = 1e-3
     encoder_rate: float = 1e-3
-    few_rate: float = 3e-4  # of all weights when a fit goes on with samples
 
 
 @dataclass(frozen=True)
@@ -154,7 +121,7 @@ def adapt_to_text(place: Workplace, known: Sequence[Row], arm: Arm) -> bool:
 
     def loss_on(some: Sequence[GraphArrays]) -> Any:
         answers = [language.tokens(f"{texts.summary(graph, size.pair_layers)}<|im_end|>") for graph in some]
-        return network.loss(asked, Described(stack(some, place.device)), answers)
+        return network.loss([asked] * len(some), Described(stack(some, place.device)), answers)
 
     def look() -> Record:
         with torch.no_grad():
@@ -191,25 +158,9 @@ def fit_known(place: Workplace, known: Sequence[Row], arm: Arm, name: str, steps
     return _finish(place, name, fitted, network.learned())
 
 
-def fit_few(
-    place: Workplace, made: tuple[GraphLanguageNetwork, LanguageModel], rows: Sequence[Row], taken: Places,
-    judging: Places, arm: Arm, seed: int,
-) -> tuple[Numbers, list[Record]]:  # fmt: skip
-    """What a network says of some rows after it went on with others; NaN where its answer is no number."""
-    size, rate = place.size, arm.few_rate
-    network, language = made
-    network.eval()  # batch norms keep the statistics of all known graphs: those of 32 others are far from them
-    fitted = fit(
-        [(some, rate) for some in weights_of(network)], network,
-        loss_on_rows(place, network, language, arm, [rows[number] for number in taken], size.few_batch), dict,
-        Schedule(size.few_steps, rate, rate, max(size.few_steps // 10, 1), seed),
-    )  # fmt: skip
-    return answers(place, network, language, arm, [rows[number] for number in judging]), fitted.curve
-
-
 def make_network(place: Workplace, arm: Arm, start: Sequence[str]) -> tuple[GraphLanguageNetwork, LanguageModel]:
     """A network that starts from files of earlier stages."""
-    language = load(place.folder / "model", place.device)
+    language = load(place.folder / "model", place.device, place.size.bf16)
     torch.manual_seed(0)
     encoder = GinEncoder(place.size.width, place.size.layers).to(place.device)
     if arm.pretrained:
@@ -232,21 +183,34 @@ def weights_of(network: GraphLanguageNetwork) -> tuple[list[Any], list[Any]]:
 def loss_on_rows(
     place: Workplace, network: GraphLanguageNetwork, language: LanguageModel, arm: Arm, rows: Sequence[Row], batch: int
 ) -> Callable[[Draw], Any]:
-    """The loss of rows that are drawn: each batch is of one platform, the larger ones more often."""
+    """The loss of rows that are drawn.
+
+    Each batch has rows of some platforms, the larger ones more often: batch norms have to see what they see later, and
+    rows of one platform are all operators, or all networks.
+    """
     by_platform: dict[str, list[Row]] = {}
     for row in rows:
         by_platform.setdefault(row.platform, []).append(row)
     names = sorted(by_platform)
     weights = np.sqrt([len(by_platform[name]) for name in names])
+    count = min(place.size.platforms, len(names), batch)
 
     def loss_of(draw: Draw) -> Any:
-        some = by_platform[names[draw.choice(len(names), p=weights / weights.sum())]]
-        chosen = [some[number] for number in draw.permutation(len(some))[:batch]]
+        chosen: list[Row] = []
+        for number in draw.choice(len(names), count, replace=False, p=weights / weights.sum()):
+            some = by_platform[names[number]]
+            chosen += [some[other] for other in draw.permutation(len(some))[: batch // count]]
         targets = [language.tokens(texts.written(row.ms)) for row in chosen]
         described = describe(place, language, arm, [row.graph for row in chosen])
-        return network.loss(language.tokens(texts.question(chosen[0].platform)), described, targets)
+        return network.loss(questions(language, chosen), described, targets)
 
     return loss_of
+
+
+def questions(language: LanguageModel, rows: Sequence[Row]) -> list[list[int]]:
+    """What is asked of each row; rows of one platform share it."""
+    asked = {name: language.tokens(texts.question(name)) for name in {row.platform for row in rows}}
+    return [asked[row.platform] for row in rows]
 
 
 def answers(
@@ -254,14 +218,22 @@ def answers(
 ) -> Numbers:
     """What a network says of rows, in ms; NaN where it says no number."""
     network.eval()
-    found = np.full(len(rows), np.nan)
-    for places in _batches(rows):
-        described = describe(place, language, arm, [rows[number].graph for number in places])
-        told = network.answer(language.tokens(texts.question(rows[places[0]].platform)), described, texts.DIGITS)
-        for number, tokens in zip(places, told, strict=True):
-            value = texts.parsed(language.text(tokens))
-            found[number] = np.nan if value is None else value
-    return found
+    found = []
+    for begin in range(0, len(rows), _ANSWERED_AT_ONCE):
+        some = rows[begin : begin + _ANSWERED_AT_ONCE]
+        with torch.no_grad():
+            described = describe(place, language, arm, [row.graph for row in some])
+        found.append(spoken(network, language, some, described))
+    return np.concatenate(found)
+
+
+def spoken(
+    network: GraphLanguageNetwork, language: LanguageModel, rows: Sequence[Row], described: Described
+) -> Numbers:
+    """What a network says of rows that were described, in ms; NaN where it says no number."""
+    told = network.answer(questions(language, rows), described, texts.DIGITS)
+    values = [texts.parsed(language.text(tokens)) for tokens in told]
+    return np.array([np.nan if value is None else value for value in values])
 
 
 def describe(place: Workplace, language: LanguageModel, arm: Arm, graphs: Sequence[GraphArrays]) -> Described:
@@ -272,33 +244,12 @@ def describe(place: Workplace, language: LanguageModel, arm: Arm, graphs: Sequen
     return Described(tokens=[language.tokens(text) for text in written])
 
 
-def scores(told: Numbers, truth: Numbers) -> Record:
-    """The mean error of the numbers, the share within 10 %, and the share of no numbers, which miss."""
-    off = np.abs(told / truth - 1)
-    spoken = off[np.isfinite(off)]
-    return {
-        "error": float(spoken.mean()) if len(spoken) else float("inf"),
-        "median": float(np.median(spoken)) if len(spoken) else float("inf"),
-        "within_10": float((np.nan_to_num(off, nan=np.inf) <= 0.1).mean()),
-        "no_number": float(np.isnan(told).mean()),
-    }
-
-
 def sides(rows: Sequence[Row]) -> tuple[Places, Places]:
     """Rows that teach, and rows of other groups that are held aside."""
     groups = np.array([row.group for row in rows])
     names = np.random.default_rng(0).permutation(np.unique(groups))
     is_aside = np.isin(groups, names[: max(round(_ASIDE * len(names)), 1)])
     return np.flatnonzero(~is_aside), np.flatnonzero(is_aside)
-
-
-def _batches(rows: Sequence[Row]) -> Iterator[list[int]]:
-    by_platform: dict[str, list[int]] = {}
-    for number, row in enumerate(rows):
-        by_platform.setdefault(row.platform, []).append(number)
-    for places in by_platform.values():
-        for begin in range(0, len(places), _ANSWERED_AT_ONCE):
-            yield places[begin : begin + _ANSWERED_AT_ONCE]
 
 
 def _variants(graphs: Sequence[GraphArrays], count: int, seed: int) -> list[GraphArrays]:

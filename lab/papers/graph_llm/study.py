@@ -1,9 +1,11 @@
 """Lab: chapter 7 of the thesis in one command that goes on where it was stopped.
 
-    python -m lab.papers.graph_llm.study TABLES            a GPU
-    python -m lab.papers.graph_llm.study TABLES --small    one core of a CPU, scaled down
+    python -m lab.papers.graph_llm.study TABLES                                      a GPU
+    python -m lab.papers.graph_llm.study TABLES --size processor --limit 1000        one core of a CPU, an hour
+    python -m lab.papers.graph_llm.study TABLES --size small --limit 600             minutes, to see that it runs
 
-Steps: prepare (rows), convert (the language model), encoder, text, fit, baseline (NNLQP's way), few, ablations, report.
+Steps: prepare (rows), convert (the language model), encoder, text, fit, baseline (NNLQP's way), known (rows held
+aside), recipes (how to go on with samples), few, ablations, report.
 ``--steps`` runs some of them, ``--seconds`` ends at a moment, and what is finished is not made again. ``prepare`` and
 ``convert`` need the store and the GGUF file; all others need their files alone, so they run where a GPU is.
 """
@@ -23,13 +25,17 @@ import numpy as np
 from foretell.files import write_whole
 from foretell.predictors.unit.fit_network import default_device
 from lab.papers.graph_llm import baselines, language_model, sets, stages, texts
+from lab.papers.graph_llm.few import RECIPES, Recipe, Shown, best_step, fit_few, looked, say, show
 from lab.papers.graph_llm.fitting import write_tensors
 from lab.papers.graph_llm.network import Shape
-from lab.papers.graph_llm.stages import Arm, Places, Size, Workplace
+from lab.papers.graph_llm.report import NNLQP, OURS, write_report
+from lab.papers.graph_llm.scores import Numbers, scores
+from lab.papers.graph_llm.sizes import SIZES, Size
+from lab.papers.graph_llm.stages import Arm, Places, Workplace
 from lab.papers.trappm.unlabelled import unlabelled
 
 Thing = TypeVar("Thing")
-STEPS = ("prepare", "convert", "encoder", "text", "fit", "baseline", "few", "ablations", "report")
+STEPS = ("prepare", "convert", "encoder", "text", "fit", "baseline", "known", "recipes", "few", "ablations", "report")
 SEEDS = range(3)
 ABLATED = "h200 fp32"  # the platform of the ablations; the thesis has one family
 _FEWEST = 30
@@ -96,27 +102,99 @@ def convert(options: argparse.Namespace, place: Workplace) -> None:
         )
 
 
+def known(place: Workplace, rows: sets.Rows) -> None:
+    """What both networks say of all known rows that were held aside."""
+    file = place.folder / "known.json"
+    wanted = {OURS: "fit-main", NNLQP: baselines.FILE}
+    wanted = {name: start for name, start in wanted.items() if (place.folder / f"{start}.pt").exists()}
+    if file.exists() and set(wanted) <= set(json.loads(file.read_bytes())["told"]):
+        return
+    _, aside = stages.sides(rows.known)
+    some = [rows.known[number] for number in aside]
+    told = {"truth": [row.ms for row in some]}
+    if OURS in wanted:
+        told[OURS] = stages.answers(place, *stages.make_network(place, MAIN, ("fit-main",)), MAIN, some).tolist()
+    if NNLQP in wanted:
+        told[NNLQP] = baselines.told(place, baselines.fitted(place, rows.known), some).tolist()
+    _write_json(file, {"platforms": [row.platform for row in some], "told": told})
+
+
+class Beginning:
+    """What every fit to few samples starts from: the network of the known platforms, and tasks that it has seen."""
+
+    def __init__(self, place: Workplace, rows: sets.Rows) -> None:
+        self.place, self.rows = place, rows
+        self.made = stages.make_network(place, MAIN, ("fit-main",))
+        self.start = {name: value.clone() for name, value in self.made[0].learned().items()}
+        self.task = functools.cache(lambda task: self.show(rows.new[task]))
+        self.told = functools.cache(self.tell)
+
+    def show(self, some: Sequence[sets.Row]) -> Shown:
+        """Rows as the projector sees them at the beginning."""
+        self.made[0].restore(self.start)
+        return show(self.place, self.made[0], some)
+
+    def tell(self, task: str) -> Numbers:
+        """What the network says of a task at the beginning."""
+        shown = self.task(task)
+        self.made[0].restore(self.start)
+        return say(self.made, shown)
+
+
+def recipes(place: Workplace, rows: sets.Rows) -> None:
+    """The recipe that tells held-out quarters of the fewest samples best, over all tasks; each curve is a file."""
+    wanted = [
+        (recipe, task, taken)
+        for recipe in RECIPES
+        for task, number, seed, taken, _ in tasks(rows, place.size)
+        if number == min(place.size.samples) and seed == min(SEEDS)
+    ]
+    waiting = [each for each in wanted if not _file(place, "recipes", f"{each[0].name} {each[1]}", 0, 0).exists()]
+    if not waiting or not (place.folder / "fit-main.pt").exists():
+        return
+    begun = Beginning(place, rows)
+    for recipe, task, taken in waiting:
+        if stages.moment(0) > place.end_s:
+            return
+        samples = begun.task(task).of(taken)
+        curve = looked(place, begun.made, begun.start, recipe, samples, min(SEEDS))
+        record = {"recipe": recipe.name, "task": task, "curve": curve}
+        _write_json(_file(place, "recipes", f"{recipe.name} {task}", 0, 0), record)
+        place.say(f"{recipe.name}, {task}: {[round(each['off'], 3) for each in curve]}")
+
+
+def chosen_recipe(folder: Path) -> Recipe:
+    """The best of those that were tried on the most tasks; the first where none was."""
+    found: dict[str, list[float]] = {}
+    for file in sorted((folder / "recipes").glob("*.json")):
+        record = json.loads(file.read_bytes())
+        found.setdefault(record["recipe"], []).append(min(each["off"] for each in record["curve"]))
+    most = max(map(len, found.values()), default=0)
+    whole = {name: float(np.mean(values)) for name, values in found.items() if len(values) == most}
+    best = min(whole, key=lambda name: whole[name]) if whole else RECIPES[0].name
+    return next(recipe for recipe in RECIPES if recipe.name == best)
+
+
 def few(options: argparse.Namespace, place: Workplace, rows: sets.Rows) -> None:
     """Fits to few samples, each a file; each starts from what the known platforms taught."""
     own = _share(options, tasks(rows, place.size))
     waiting = [each for each in own if not _file(place, "few", *each[:3]).exists()]
     if not waiting or not (place.folder / "fit-main.pt").exists():
         return
-    made = stages.make_network(place, MAIN, ("fit-main",))
-    start = {name: value.clone() for name, value in made[0].learned().items()}
+    begun, recipe = Beginning(place, rows), chosen_recipe(place.folder)
     for task, number, seed, taken, judging in waiting:
         if stages.moment(0) > place.end_s:
             return
-        some, file = rows.new[task], _file(place, "few", task, number, seed)
-        made[0].restore(start)
-        before = stages.answers(place, *made, MAIN, [some[row] for row in judging])
-        told, curve = stages.fit_few(place, made, some, taken, judging, MAIN, seed)
-        truth = np.array([some[row].ms for row in judging])
-        found = stages.scores(told, truth)
+        samples, judges = (begun.task(task).of(places) for places in (taken, judging))
+        told, curve = fit_few(place, begun.made, begun.start, recipe, samples, judges, seed)
+        truth = np.array([row.ms for row in judges.rows])
+        found = scores(told, truth)
         record = {"task": task, "samples": number, "seed": seed, "told": told.tolist(), "truth": truth.tolist(),
-                  "before": stages.scores(before, truth), "scores": found, "curve": curve}  # fmt: skip
+                  "before": scores(begun.told(task)[judging], truth), "scores": found, "curve": curve,
+                  "recipe": recipe.name, "steps": best_step(curve)}  # fmt: skip
+        file = _file(place, "few", task, number, seed)
         _write_json(file, record)
-        place.say(f"{file.stem}: {found}")
+        place.say(f"{file.stem}: {best_step(curve)} steps, {found}")
 
 
 def ablations(options: argparse.Namespace, place: Workplace, rows: sets.Rows) -> None:
@@ -135,8 +213,6 @@ def ablations(options: argparse.Namespace, place: Workplace, rows: sets.Rows) ->
 
 def baseline(place: Workplace, rows: sets.Rows) -> None:
     """NNLQP's way on the known platforms, then on the samples of every task."""
-    import torch
-
     file = place.folder / f"{baselines.FILE}.pt"
     if not file.exists():
         network, fitted = baselines.fit_regressor(place, rows.known, place.size.regressor_steps)
@@ -146,13 +222,12 @@ def baseline(place: Workplace, rows: sets.Rows) -> None:
             return
         write_tensors(file, {"learned": network.state_dict()})
         place.checkpoint(baselines.FILE).unlink(missing_ok=True)
-    learned = torch.load(file, weights_only=True, map_location=place.device)["learned"]
     for task, number, seed, taken, judging in tasks(rows, place.size):
         kept, some = _file(place, baselines.FILE, task, number, seed), rows.new[task]
         if not kept.exists() and stages.moment(0) < place.end_s:
-            told = baselines.tuned(place, rows.known, learned, some, taken, judging, seed)
+            told, curve = baselines.tuned(place, rows.known, some, taken, judging, seed)
             truth = np.array([some[row].ms for row in judging])
-            _write_json(kept, {"NNLQP's way": stages.scores(told, truth)})
+            _write_json(kept, {NNLQP: scores(told, truth), "curve": curve})
             place.say(f"NNLQP's way, {kept.stem}")
 
 
@@ -167,10 +242,12 @@ def beside(options: argparse.Namespace, place: Workplace, rows: sets.Rows) -> di
         if not kept.exists():
             told = baselines.adapted(*sets_of(task), rows.new[task], taken, judging)
             truth = np.array([rows.new[task][row].ms for row in judging])
-            _write_json(kept, {name: stages.scores(values, truth) for name, values in told.items()})
+            _write_json(kept, {name: scores(values, truth) for name, values in told.items()})
         other = _file(place, baselines.FILE, task, number, seed)
-        scores = json.loads(kept.read_bytes()) | (json.loads(other.read_bytes()) if other.exists() else {})
-        found[kept.stem] = {"task": task, "samples": number, "seed": seed, "rows": len(judging), "scores": scores}
+        told_by = json.loads(kept.read_bytes())
+        if other.exists():
+            told_by[NNLQP] = json.loads(other.read_bytes())[NNLQP]
+        found[kept.stem] = {"task": task, "samples": number, "seed": seed, "rows": len(judging), "scores": told_by}
     return found
 
 
@@ -188,14 +265,20 @@ def main(arguments: Sequence[str]) -> int:
         "--seconds", type=float, default=math.inf, help="For everything; what is left goes on next time."
     )
     parser.add_argument("--limit", type=int, help="Known rows of each platform [all].")
-    parser.add_argument("--fit-steps", type=int, help="Of the fit to known platforms: 1,200, or 160 with --small.")
+    parser.add_argument("--fit-steps", type=int, help="Of the fit to known platforms [those of the size].")
     parser.add_argument("--part", default="0/1", help="Of few samples and ablations: 1/3 is the second third.")
-    parser.add_argument("--small", action="store_true", help="Sizes for one core of a CPU.")
+    parser.add_argument("--size", choices=list(SIZES), default="gpu", help="How large networks and fits are [gpu].")
+    parser.add_argument("--small", action="store_const", const="small", dest="size", help="The same as --size small.")
+    parser.add_argument(
+        "--bf16", action=argparse.BooleanOptionalAction, help="Frozen weights in bf16 [not with --size small]."
+    )
     parser.add_argument("--arms", help="Some ablations [all].")
     parser.add_argument("--report", action="store_true", help="Write reports/chapter7.md; otherwise it is printed.")
     options = parser.parse_args(arguments)
-    size = stages.SMALL if options.small else Size()
+    size = SIZES[options.size]
     size = replace(size, fit_steps=options.fit_steps or size.fit_steps)
+    if options.bf16 is not None:
+        size = replace(size, bf16=options.bf16)
     place = Workplace(options.out, size, default_device(), stages.moment(options.seconds), _say)
     if place.device == "cuda":
         use_tf32()
@@ -218,6 +301,8 @@ def run(options: argparse.Namespace, place: Workplace) -> None:
         "fit": (folder / "fit-main.pt",
                 lambda: stages.fit_known(place, rows.known, MAIN, "fit-main", place.size.fit_steps)),
         "baseline": (None, lambda: baseline(place, rows)),
+        "known": (None, lambda: known(place, rows)),
+        "recipes": (None, lambda: recipes(place, rows)),
         "few": (None, lambda: few(options, place, rows)),
         "ablations": (None, lambda: ablations(options, place, rows)),
     }  # fmt: skip
@@ -225,9 +310,7 @@ def run(options: argparse.Namespace, place: Workplace) -> None:
         if name in asked and (file is None or not file.exists()) and stages.moment(0) < place.end_s:
             work()
     if "report" in asked:
-        from lab.papers.graph_llm.report import write_report
-
-        text = write_report(folder, beside(options, place, rows), options.small)
+        text = write_report(folder, beside(options, place, rows), options.size)
         if options.report:
             write_whole(Path("reports/chapter7.md"), text)
         else:

@@ -55,8 +55,8 @@ class NodeTable:
         return self.of(first), inverse.astype(np.intp)
 
 
-def describe_nodes(graph: Graph) -> NodeTable:
-    """The nodes of a graph; sizes are those of one item of its batch.
+def describe_nodes(graph: Graph, *, per_item: bool = True) -> NodeTable:
+    """The nodes of a graph; sizes are those of one item of its batch, or of the whole batch.
 
     >>> from foretell.testing import tiny_graph
     >>> table = describe_nodes(tiny_graph())
@@ -64,13 +64,14 @@ def describe_nodes(graph: Graph) -> NodeTable:
     (True, True)
     """
     costs, rows, operators, dtypes = graph_costs(graph).nodes, [], [], []
+    batch = graph.batch_size if per_item else 1
     for node, cost in zip(graph.nodes, costs, strict=True):
         inputs = [graph.tensors[name] for name in node.inputs if name]
         outputs = [graph.tensors[name] for name in node.outputs if name]
         activations = [tensor for tensor in inputs if tensor.kind in ("activation", "input")]
-        items = graph.batch_size if any(tensor.batch_axis is not None for tensor in outputs) else 1
+        items = batch if any(tensor.batch_axis is not None for tensor in outputs) else 1
         parameters = sum(tensor.elements for tensor in inputs if tensor.kind not in ("activation", "input"))
-        rows.append((_items(graph, activations), _items(graph, outputs), parameters, cost.flops / items))
+        rows.append((_items(activations, batch), _items(outputs, batch), parameters, cost.flops / items))
         code = operator_code(node.op)
         operators.append(UNKNOWN if code < 0 else code)
         dtypes.append(DTYPES.index(outputs[0].dtype) if outputs and outputs[0].dtype in DTYPES else len(DTYPES))
@@ -78,8 +79,8 @@ def describe_nodes(graph: Graph) -> NodeTable:
     return NodeTable(np.array(operators, np.int16), np.array(dtypes, np.int8), sizes.astype(np.float32))
 
 
-def _items(graph: Graph, tensors: list[Tensor]) -> float:
-    return sum(tensor.elements / (1 if tensor.batch_axis is None else graph.batch_size) for tensor in tensors)
+def _items(tensors: list[Tensor], batch: int) -> float:
+    return sum(tensor.elements / (1 if tensor.batch_axis is None else batch) for tensor in tensors)
 
 
 def describe_units(features: NDArray[np.float32]) -> NodeTable:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from foretell.errors import DataError
 from lab.papers.graph_networks.forward import Inputs, flow_of, graph_layer
 from lab.papers.graph_networks.recipes import Recipe
-from lab.papers.graph_networks.tensors import DeviceGraphs, Tensor, Tensors, TorchOperations, functional, torch
+from lab.papers.graph_networks.tensors import DeviceGraphs, Tensor, Tensors, TorchOperations, torch
 from lab.papers.lilou.features import DTYPE_CODES, OPERATOR_CODES, SIZES, NodeTable
 
 _RISE, _FIRST, _LAST = (
@@ -76,15 +76,23 @@ class Gat:
             into = self.width
         return weights
 
-    def embed(self, weights: Tensors, x: Tensor, inputs: Inputs) -> Tensor:
+    def embed(self, weights: Tensors, x: "Tensor | NodeRows", inputs: Inputs) -> Tensor:
         """One row for each node of a stack of graphs; ``inputs.whole`` has one row for each graph."""
         ops, recipe = TorchOperations(weights), Recipe(block="gat", width=self.width, heads=1)
-        flow = flow_of(ops, inputs, self.direction)
+        flow = flow_of(ops, inputs, self.direction)  # a stack without edges does not use it
         sizes = ops.count_into(inputs.graph_index, inputs.whole)
         size_norm = ops.rows(sizes.rsqrt(), inputs.graph_index) if self.published else 1.0
         outputs = [] if self.published else [torch.relu(x @ weights["own"])]
+        alone = not inputs.edges.shape[1]
         for number in range(self.layers):
-            x = torch.relu(graph_layer(ops, recipe, x, flow, f"gat.{number}") * size_norm)
+            name = f"gat.{number}"
+            # without an edge a node hears only itself: the softmax over one score is 1, and the layer is linear
+            heard = (
+                x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]
+                if alone
+                else graph_layer(ops, recipe, x, flow, name)
+            )
+            x = torch.relu(heard * size_norm)
             outputs.append(x)
         return x if self.published else torch.cat(outputs, 1)
 
@@ -111,6 +119,17 @@ class Scale:
         return np.asarray((values - self.mean) / self.deviation, np.float32)
 
 
+class LoneNodes(DeviceGraphs):
+    """Graphs of one node each, without edges: the number of a graph is that of its node."""
+
+    def pick(self, numbers: Numbers, embedding: Tensor | None = None) -> Inputs:
+        """Graphs by number, stacked."""
+        chosen = torch.from_numpy(numbers).to(self.nodes.device)
+        index = torch.arange(len(numbers), device=self.nodes.device)
+        nodes, whole = (rows.index_select(0, chosen) for rows in (self.nodes, self.whole))
+        return Inputs(nodes, self.edges, index, whole, embedding)
+
+
 def place(
     nodes: NodeTable, scale: Scale, edges: NDArray[np.int64], counts: tuple[Numbers, Numbers],
     whole: NDArray[np.float32], device: str,
@@ -118,17 +137,39 @@ def place(
     """Graphs on a device; ``counts`` are the nodes and edges of each, ``whole`` has one row for each graph."""
     codes = np.stack([nodes.operators, nodes.dtypes], axis=1).astype(np.float32)
     rows = np.concatenate([codes, scale.scaled(nodes.sizes)], axis=1)
-    return DeviceGraphs(
+    kind = LoneNodes if (counts[0] == 1).all() and not edges.size else DeviceGraphs
+    return kind(
         torch.from_numpy(rows).to(device), torch.from_numpy(edges).to(device), torch.from_numpy(whole).to(device),
         None, counts[0].astype(np.int64), counts[1].astype(np.int64),
     )  # fmt: skip
 
 
-def node_rows(inputs: Inputs, whole: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class NodeRows:
+    """Rows of nodes: operator and type, meant one-hot, then numbers; a product with a matrix looks up what they select.
+
+    A one-hot row times a matrix is one of its rows: most of the first product is spared.
+    """
+
+    operators: Tensor
+    dtypes: Tensor
+    numbers: Tensor
+
+    @property
+    def dtype(self) -> Any:
+        """The precision of the numbers."""
+        return self.numbers.dtype
+
+    def __matmul__(self, weight: Tensor) -> Tensor:
+        chosen = weight.index_select(0, self.operators) + weight.index_select(0, self.dtypes + OPERATOR_CODES)
+        return chosen + self.numbers @ weight[OPERATOR_CODES + DTYPE_CODES :]
+
+
+def node_rows(inputs: Inputs, whole: Tensor) -> NodeRows:
     """One row for each node: operator and type one-hot, sizes, and the columns of its whole graph."""
     operators, dtypes = inputs.nodes[:, :_CODES].long().unbind(1)
-    parts = [functional.one_hot(operators, OPERATOR_CODES), functional.one_hot(dtypes, DTYPE_CODES)]
-    return torch.cat([*parts, inputs.nodes[:, _CODES:], whole.index_select(0, inputs.graph_index)], 1)
+    numbers = torch.cat([inputs.nodes[:, _CODES:], whole.index_select(0, inputs.graph_index)], 1)
+    return NodeRows(operators, dtypes, numbers)
 
 
 def one_cycle(rate: float, done: float) -> float:

@@ -27,10 +27,11 @@ from foretell.predictors.sample import Sample
 from foretell.training.examples.kernel_labels import KernelLabels, read_labels
 from foretell.training.examples.samples import read_samples
 from foretell.training.fusion import fold_of, labelled_graphs
+from foretell.units import KILO
 from lab.papers.lilou.features import NodeTable, describe_device, describe_nodes, describe_units
 
 EAGER, ONNX = "eager", "onnxruntime"
-SETS_VERSION = 1  # raise it when the description of nodes, edges or units changes
+SETS_VERSION = 2  # raise it when the description of nodes, edges or units changes
 _MEASURED = (
     "measurements",
     "kernels",
@@ -76,7 +77,9 @@ class UnitSet:
     """Traced units (rows of ``nodes`` by ``rows``), then in ``summed`` those of the workloads ``ids``.
 
     ``lengths`` is the number of units of each workload; ``bench`` units are training data only; ``checked`` marks
-    validation units; ``device`` are the features of the device.
+    validation units; ``device`` are the features of the device. ``shapes`` has distinct rows of all that foretell
+    knows of a unit; ``shape`` says which one each traced unit has, and ``summed_shape`` each of those to be summed,
+    which occurs ``repeats`` times; ``latency_us`` and ``summed_checked`` are those of the workloads.
     """
 
     nodes: NodeTable
@@ -93,20 +96,26 @@ class UnitSet:
     lengths: Numbers
     summed_fold: Numbers
     ids: NDArray[np.str_]
+    shapes: NDArray[np.float32]
+    shape: Numbers
+    summed_shape: Numbers
+    repeats: NDArray[np.float64]
+    latency_us: NDArray[np.float64]
+    summed_checked: Flags
 
 
 def prepare_edges(store: Path, cache: Path, log: Log = lambda _: None) -> Path:
     """The file of the edges; it is made if it does not exist."""
     files = find_files(store)
     folders = {file.path.parent for file in files if file.table == "fusion_graphs"}
-    file = cache / f"lilou-edges-{_key(store, (table.path for table in files if table.path.parent in folders))}.npz"
+    file = cache / f"lilou-edges-{key_of(store, (table.path for table in files if table.path.parent in folders))}.npz"
     if not file.exists():
         log(f"reading graphs for {file}")
         _save(_read_edges(store, log), file)
     return file
 
 
-def _key(store: Path, files: Iterable[Path], *facts: str) -> str:
+def key_of(store: Path, files: Iterable[Path], *facts: str) -> str:
     """A hash of some files of the store and of the versions; other files of the store do not change it."""
     digest = hashlib.sha256(" ".join((f"{FEATURES_VERSION} {SETS_VERSION}", *facts)).encode())
     for path in sorted(files):
@@ -158,7 +167,7 @@ def prepare_units(store: Path, device: str, cache: Path, log: Log = lambda _: No
     """The file of the units; it is made if it does not exist."""
     device = find_device(device).id
     files = (table.path for table in find_files(store) if table.table in _MEASURED)
-    file = cache / f"lilou-units-{device}-{_key(store, files, str(_device_features(device).tolist()))}.npz"
+    file = cache / f"lilou-units-{device}-{key_of(store, files, str(_device_features(device).tolist()))}.npz"
     if not file.exists():
         log(f"reading units for {file}")
         labels = read_labels(store, device, cache, log)
@@ -193,6 +202,7 @@ def _unit_set(labels: KernelLabels, samples: Sequence[Sample], device: str) -> U
             f"A unit has {all_features[:, _NODES].max():g} nodes, but sub-graphs here have one: leave it out."
         )
     nodes, rows = _stacked([describe_units(all_features)])
+    shapes, shape = np.unique(all_features[:, : len(COLUMNS)], axis=0, return_inverse=True)
     traced = int(is_used.sum())
     return UnitSet(
         nodes, rows[:traced], labels.time_us[is_used] / labels.counts[is_used], labels.label[is_used].astype(np.int64),
@@ -201,6 +211,10 @@ def _unit_set(labels: KernelLabels, samples: Sequence[Sample], device: str) -> U
         np.array([len(sample.units) for sample in samples], np.int64),
         np.array([fold_of(sample.spec) for sample in samples], np.int64),
         np.array([sample.workload_id for sample in samples]),
+        shapes, shape[:traced].astype(np.int64), shape[traced:].astype(np.int64),
+        np.concatenate([sample.units.counts for sample in samples]),
+        np.array([sample.truth["latency_ms"] for sample in samples]) * KILO,
+        np.array([is_checked(sample.spec) for sample in samples]),
     )  # fmt: skip
 
 

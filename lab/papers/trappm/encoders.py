@@ -328,6 +328,8 @@ def main() -> None:
             for arm in step_arms(range(options.seeds))
             if arm.share >= options.least_share and arm.split in options.splits.split(",")
         ]
+        if options.processes == 1:  # nothing is beside the long ones: a sitting that ends early lacks as few as can be
+            planned.sort(key=lambda arm: arm.embedding == "trained")
         waiting = [arm for arm in planned if not (out / "arms" / f"{arm.key}.npz").exists() and arm.encoder in made]
         _all(pool, fit_step_arm, [(arm, out, end, options.epochs, captured, plan) for arm in waiting])
     fits.collect(out, "trappm-arms.npz")

@@ -5,7 +5,9 @@ import torch
 from foretell.errors import InputError
 from foretell.predictors.adapted.units import WIDTH, Work
 from lab.adapt.sets import Judged
-from lab.papers.graph_llm import baselines, stages
+from lab.papers.graph_llm import baselines
+from lab.papers.graph_llm.fitting import write_tensors
+from lab.papers.graph_llm.scores import scores
 from lab.papers.graph_llm.sets import Row
 from lab.tests.papers.graph_llm import tiny
 
@@ -17,16 +19,18 @@ def test_a_new_platform_gets_the_mean_of_the_heads_and_learns_its_factor(tmp_pat
     assert fitted.is_done
     assert fitted.curve[-1]["loss"] < fitted.curve[0]["loss"]
     weight = network.heads.weight.detach().clone()
-    learned = {name: value.clone() for name, value in network.state_dict().items()}
+    write_tensors(tmp_path / "nnlqp.pt", {"learned": network.state_dict()})
     network.with_platform("a")
     assert len(network.platforms) == 2
     network.with_platform("c")
     assert torch.allclose(network.heads.weight[2], weight.mean(dim=0))
     new = [type(row)("c", row.group, row.graph, 7 * row.ms) for row in tiny.rows(12)]
     truth = np.array([row.ms for row in new[6:]])
-    before = stages.scores(baselines.told(place, network, new[6:]), truth)
-    after = baselines.tuned(place, known, learned, new, np.arange(6), np.arange(6, 12), 0)
-    assert stages.scores(after, truth)["error"] < 0.75 * before["error"]
+    before = scores(baselines.told(place, network, new[6:]), truth)
+    after, curve = baselines.tuned(place, known, new, np.arange(6), np.arange(6, 12), 0)
+    assert curve[0]["step"] == 0
+    assert curve[-1]["step"] == place.size.tuning_steps
+    assert scores(after, truth)["error"] < 0.75 * before["error"]
 
 
 def test_adaptation_is_asked_about_the_rows_that_judge():

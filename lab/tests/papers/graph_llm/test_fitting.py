@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from lab.papers.graph_llm.fitting import Schedule, fit, last_tenth
+from lab.papers.graph_llm.fitting import Schedule, fit, last_tenth, pace
 from lab.papers.graph_llm.stages import Parts
 
 
@@ -50,6 +50,15 @@ def test_a_fit_that_was_stopped_ends_where_it_would_have(tmp_path):
         stopped.fit(40, checkpoint, stopping)
     assert resumed.fit(40, checkpoint).is_done
     assert torch.allclose(resumed.module.weight, whole.module.weight)
+
+
+def test_a_fit_that_goes_on_with_other_steps_before_its_rate_falls_is_what_it_would_have_been():
+    rates = [[pace(step, steps) for step in range(50)] for steps in (90, 120)]
+    assert rates[0][6:] == rates[1][6:] == [1.0] * 44
+    falling = [pace(step, 90) for step in range(60, 90)]
+    assert falling == sorted(falling, reverse=True)
+    assert falling[-1] < 0.05
+    assert {pace(step, 90, falls=False) for step in range(5, 90)} == {1.0}
 
 
 def test_the_last_tenth_says_by_how_much_it_still_fell():

@@ -71,6 +71,21 @@ def test_lora_changes_nothing_until_it_has_learned_and_is_all_that_learns():
     assert not torch.allclose(body(inputs_embeds=inputs).last_hidden_state, before)
 
 
+def test_a_cpu_reads_a_model_in_either_precision_and_says_nearly_the_same(tmp_path):
+    tiny.write_model(tmp_path / "model")
+    whole, half = (lm.load(tmp_path / "model", "cpu", bf16) for bf16 in (False, True))
+    assert lm.load(tmp_path / "model").body.norm.weight.dtype == torch.float32
+    assert half.body.norm.weight.dtype == torch.bfloat16
+    inputs = whole.embeddings[torch.tensor([whole.tokens("a plain text of some tokens")])]
+    found = [
+        model.body(inputs_embeds=inputs.to(model.body.norm.weight.dtype)).last_hidden_state.float()
+        for model in (whole, half)
+    ]
+    assert not torch.equal(*found)
+    assert (found[0] - found[1]).abs().max() < 0.05 * found[0].abs().max()
+    assert whole.body.config._attn_implementation == half.body.config._attn_implementation == "eager"
+
+
 def test_half_of_the_bits_leave_rotations_as_they_are():
     body = tiny.language().body
     lm.halve(body)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lab.papers.graph_llm import stages
+from lab.papers.graph_llm.scores import scores
 from lab.papers.graph_llm.stages import Arm
 from lab.tests.papers.graph_llm import tiny
 
@@ -42,34 +43,26 @@ def test_a_random_encoder_takes_nothing_from_stage_1(place):
     assert not torch.equal(network.encoder.layers[0].mlp[0].weight, known["layers.0.mlp.0.weight"])
 
 
-def test_few_samples_teach_a_platform(place):
-    arm = Arm("main", pretrained=False, adapted=False, few_rate=2e-2)
-    rows = tiny.rows(6)
-    place = tiny.workplace(place.folder, few_steps=100, few_batch=6)
-    made = stages.make_network(place, arm, ())
-    before = stages.scores(stages.answers(place, *made, arm, rows), np.array([row.ms for row in rows]))
-    everything = np.arange(6)
-    told, curve = stages.fit_few(place, made, rows, everything, everything, arm, 0)
-    found = stages.scores(told, np.array([row.ms for row in rows]))
-    assert curve[-1]["loss"] < 0.5 * curve[0]["loss"]
-    assert found["within_10"] > before["within_10"]
-    assert found["no_number"] == 0
-
-
-def test_few_samples_leave_the_statistics_of_batch_norms_and_known_rows_change_them(place):
+def test_known_rows_change_the_statistics_of_batch_norms(place):
     arm = Arm("main", pretrained=False, adapted=False)
-    made = stages.make_network(place, arm, ())
-
-    def statistics():
-        return [value.clone() for name, value in made[0].state_dict().items() if "running" in name]
-
-    before = statistics()
-    stages.fit_few(place, made, tiny.rows(6), np.arange(6), np.arange(6), arm, 0)
-    assert all(torch.equal(one, other) for one, other in zip(before, statistics(), strict=True))
+    network, _ = stages.make_network(place, arm, ())
+    before = [value.clone() for name, value in network.state_dict().items() if "running" in name]
     stages.fit_known(place, tiny.rows(), arm, "fit-main", 2)
     learned = torch.load(place.folder / "fit-main.pt", weights_only=True)["learned"]
     after = [value for name, value in learned.items() if "running" in name]
     assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_a_batch_has_rows_of_several_platforms(place):
+    network, language = stages.make_network(place, Arm("main", pretrained=False, adapted=False), ())
+    rows = [row for name in ("h200 fp32", "t4 fp32", "cpu fp32") for row in tiny.rows(6, name)]
+    asked = []
+    network.loss = lambda questions, described, answers: asked.append(questions)
+    loss_of = stages.loss_on_rows(place, network, language, Arm("main"), rows, 4)
+    for seed in range(8):
+        loss_of(np.random.default_rng(seed))
+    assert all(len(questions) == 4 and len(set(map(tuple, questions))) == 2 for questions in asked)
+    assert len({tuple(question) for questions in asked for question in questions}) == 3
 
 
 def test_variants_that_judge_are_none_of_the_known_graphs():
@@ -93,11 +86,11 @@ def test_descriptions_need_no_encoder(place, kind):
 
 
 def test_no_number_is_a_miss_and_has_no_error():
-    found = stages.scores(np.array([1.05, np.nan, 2.0]), np.array([1.0, 1.0, 1.0]))
+    found = scores(np.array([1.05, np.nan, 2.0]), np.array([1.0, 1.0, 1.0]))
     assert found["error"] == pytest.approx(0.525)
     assert found["within_10"] == pytest.approx(1 / 3)
     assert found["no_number"] == pytest.approx(1 / 3)
-    assert stages.scores(np.array([np.nan]), np.array([1.0]))["within_10"] == 0
+    assert scores(np.array([np.nan]), np.array([1.0]))["within_10"] == 0
 
 
 def test_groups_are_on_one_side():

@@ -2,9 +2,10 @@ import argparse
 import json
 
 import numpy as np
+import pytest
 
-from lab.papers.graph_llm import sets, study
-from lab.papers.graph_llm.report import few_tables, stage_tables
+from lab.papers.graph_llm import sets, stages, study
+from lab.papers.graph_llm.report import curve_tables, few_tables, known_tables, recipe_tables, stage_tables
 from lab.tests.papers.graph_llm import tiny
 
 
@@ -33,15 +34,27 @@ def test_the_steps_end_in_tables_and_nothing_is_made_twice(tmp_path, monkeypatch
         regressor_steps=1,
         tuning_steps=1,
     )
-    options = argparse.Namespace(steps="encoder,text,fit,baseline,few,ablations", arms="rank-8,short-text", part="0/1")
+    options = argparse.Namespace(
+        steps="encoder,text,fit,baseline,known,recipes,few,ablations", arms="rank-8,short-text", part="0/1"
+    )
     study.run(options, place)
     made = {file.relative_to(tmp_path): file.stat().st_mtime_ns for file in tmp_path.rglob("*") if file.is_file()}
     names = {str(file) for file in made}
     assert {"encoder.pt", "text-main.pt", "fit-main.pt", "nnlqp.pt", "fit-rank-8.pt", "fit-short-text.pt"} <= names
     assert {"few/T4-operators-4-0.json", "nnlqp/T4-operators-4-0.json"} <= names
+    assert {f"recipes/{recipe.name}-T4-operators-0-0.json" for recipe in study.RECIPES} <= names
+    few = json.loads((tmp_path / "few/T4-operators-4-0.json").read_bytes())
+    assert few["recipe"] == study.chosen_recipe(tmp_path).name
+    assert few["steps"] in [record["step"] for record in few["curve"]]
     study.run(options, place)
     assert all((tmp_path / file).stat().st_mtime_ns == when for file, when in made.items())
     pretraining, fits = stage_tables(tmp_path)
+    ours, theirs = known_tables(tmp_path)
+    assert list(ours.rows) == list(theirs.rows) == ["all", "h200 fp32"]
+    assert ours.rows["all"]["rows"] == len(stages.sides(tiny.rows(12))[1])
+    (tried,) = recipe_tables(tmp_path)
+    assert set(tried.rows) == {recipe.name for recipe in study.RECIPES}
+    assert {table.title for table in curve_tables(tmp_path)} >= {"Curve of fit-main", "Curve of nnlqp"}
     assert set(pretraining.rows) == {"encoder", "text-main"}
     assert set(fits.rows) == {"fit-main", "nnlqp", "fit-rank-8", "fit-short-text"}
 
@@ -74,3 +87,25 @@ def test_a_table_has_every_method_on_the_same_rows_and_a_mean_over_seeds():
     assert before["no number"] == 1
     assert adapt["within 10"] == 0.8
     json.loads(table.to_json())
+
+
+def test_the_recipe_is_that_of_the_best_held_out_quarters_of_all_tasks(tmp_path):
+    assert study.chosen_recipe(tmp_path) is study.RECIPES[0]
+    tried = {"lora": [0.3, 0.5], "projector": [0.6, 0.1], "lora-fast": [0.05]}  # the last was stopped by the clock
+    for recipe, offs in tried.items():
+        for task, off in enumerate(offs):
+            record = {"recipe": recipe, "task": task, "curve": [{"step": 0, "off": 0.9}, {"step": 8, "off": off}]}
+            study._write_json(tmp_path / "recipes" / f"{recipe}-{task}.json", record)
+    assert study.chosen_recipe(tmp_path).name == "projector"
+
+
+@pytest.mark.parametrize(
+    ("flags", "width", "bf16"),
+    [([], 1024, True), (["--small"], 128, False), (["--size", "processor", "--no-bf16"], 256, False)],
+)
+def test_a_size_is_a_name_and_bf16_can_be_said(tmp_path, monkeypatch, flags, width, bf16):
+    places = []
+    monkeypatch.setattr(study, "run", lambda options, place: places.append(place))
+    study.main([str(tmp_path), *flags])
+    assert places[0].size.width == width
+    assert places[0].size.bf16 == bf16

@@ -12,7 +12,8 @@ from foretell.records import Target, Workload
 from foretell.testing import tiny_graph
 from lab.papers.graph_llm import language_model as lm
 from lab.papers.graph_llm.sets import Row
-from lab.papers.graph_llm.stages import Size, Workplace
+from lab.papers.graph_llm.sizes import Size
+from lab.papers.graph_llm.stages import Workplace
 from lab.papers.graph_networks.arrays import extract_graph_arrays
 from lab.papers.trappm.unlabelled import Variant
 
@@ -24,6 +25,7 @@ SIZE = Size(
     width=16, layers=2, graphs=12, encoder_steps=30, encoder_batch=4, pairs=8, pair_layers=1, text_steps=2,
     text_batch=2, fit_steps=10, batch=4, samples=(4,), few_steps=8, few_batch=4, ablation_steps=2,
     json_nodes=5, judged=None, aside=4, regressor_steps=60, tuning_steps=200,
+    platforms=2, bf16=False,
 )  # fmt: skip
 
 

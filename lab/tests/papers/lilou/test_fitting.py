@@ -11,8 +11,11 @@ from foretell.errors import DataError
 
 torch = pytest.importorskip("torch")
 
-from lab.papers.graph_networks.forward import Inputs
-from lab.papers.lilou.fitting import Gat, Scale, Schedule, fit, one_cycle
+from lab.papers.graph_networks.forward import Inputs, flow_of, graph_layer
+from lab.papers.graph_networks.recipes import Recipe
+from lab.papers.graph_networks.tensors import DeviceGraphs, TorchOperations
+from lab.papers.lilou.features import DTYPE_CODES, OPERATOR_CODES
+from lab.papers.lilou.fitting import Gat, LoneNodes, NodeRows, Scale, Schedule, fit, one_cycle
 
 
 def stack(nodes: Any, edges: list[tuple[int, int]], graphs: list[int]) -> Inputs:
@@ -35,6 +38,38 @@ def test_a_layer_on_a_node_alone_is_linear_and_larger_graphs_are_normed() -> Non
     together = gat.embed(weights, x, stack(x, [], [0, 0, 0, 0, 1]))
     assert torch.allclose(together[:4], alone[:4] / 2, atol=1e-6)
     assert torch.allclose(together[4], alone[4], atol=1e-6)
+
+
+def test_attention_that_is_left_out_changes_nothing() -> None:
+    gat = Gat(width=8, layers=3, direction="mutual")
+    weights, x = gat.draw(3, "cpu"), torch.rand(6, 3)
+    inputs = stack(x, [], [0, 1, 2, 2, 3, 4])  # a graph of two nodes that do not hear each other, too
+    ops, recipe = TorchOperations(weights), Recipe(block="gat", width=8, heads=1)
+    norm = torch.tensor([1, 1, 2, 2, 1, 1]).unsqueeze(1) ** -0.5
+    slow = x
+    for number in range(3):
+        slow = torch.relu(graph_layer(ops, recipe, slow, flow_of(ops, inputs, "mutual"), f"gat.{number}") * norm)
+    quick = gat.embed(weights, x, inputs)
+    assert torch.allclose(quick, slow, rtol=0, atol=1e-7)
+    slow_gradient, quick_gradient = (torch.autograd.grad(y.sum(), weights["gat.0.weight"])[0] for y in (slow, quick))
+    assert torch.allclose(quick_gradient, slow_gradient, atol=1e-6)
+
+
+def test_a_product_with_codes_is_that_with_one_hot_rows() -> None:
+    operators, dtypes, numbers = torch.tensor([3, 0, 3]), torch.tensor([1, 2, 0]), torch.rand(3, 5)
+    one_hot = [torch.nn.functional.one_hot(operators, OPERATOR_CODES), torch.nn.functional.one_hot(dtypes, DTYPE_CODES)]
+    weight = torch.rand(OPERATOR_CODES + DTYPE_CODES + 5, 4)
+    expected = torch.cat([*one_hot, numbers], 1) @ weight
+    assert torch.allclose(NodeRows(operators, dtypes, numbers) @ weight, expected, atol=1e-6)
+
+
+def test_nodes_alone_are_picked_as_graphs_are() -> None:
+    ones, none = np.ones(5, np.int64), np.zeros(5, np.int64)
+    placed = (torch.rand(5, 3), torch.zeros(2, 0, dtype=torch.long), torch.rand(5, 2), None, ones, none)
+    numbers = np.array([4, 1, 1])
+    one, other = (kind(*placed).pick(numbers) for kind in (LoneNodes, DeviceGraphs))
+    for name in ("nodes", "edges", "graph_index", "whole"):
+        assert torch.equal(getattr(one, name), getattr(other, name))
 
 
 @pytest.mark.parametrize(("direction", "heard"), [("forward", [1]), ("mutual", [0, 1])])

@@ -70,7 +70,7 @@ def test_a_fold_is_apart_from_what_teaches_and_what_chooses() -> None:
 
 def test_facts_name_the_best_epoch() -> None:
     facts = facts_of([{"score": 0.5, "seconds": 1.0}, {"score": 0.9, "seconds": 2.0}, {"score": 0.7, "seconds": 3.0}])
-    assert facts == {"epochs": 3, "seconds": 3.0, "best": 0.9, "best_epoch": 2}
+    assert facts == {"epochs": 3, "seconds": 3.0, "best": 0.9, "best_epoch": 2, "last_tenth": 0.0}
 
 
 def test_a_network_that_lacks_a_fold_is_left_out_and_named(tmp_path: Path) -> None:
