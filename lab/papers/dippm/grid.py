@@ -24,7 +24,8 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -104,18 +105,46 @@ def planned_names() -> list[str]:
 
 def workload_of_row(row: Mapping[str, Any]) -> Workload:
     """The workload of a row; its identifier is that of the store."""
-    return Workload(row["spec"], row["batch_size"], tuple(row["input_shape"]), row["dtype"])
+    how = (row["dtype"], row.get("mode", "inference"), row.get("optimizer", ""))
+    return Workload(row["spec"], row["batch_size"], tuple(row["input_shape"]), *how)
 
 
-def groups_of(name: str) -> list[tuple[str, list[Workload]]]:
+def row_of_workload(workload: Workload) -> Row:
+    """The row of a workload, without what was measured; of inference, mode and optimizer are left out."""
+    row: Row = {
+        "spec": workload.spec, "batch_size": workload.batch_size, "input_shape": [*workload.input_shape],
+        "dtype": workload.dtype,
+    }  # fmt: skip
+    return row if workload.mode == "inference" else row | {"mode": workload.mode, "optimizer": workload.optimizer}
+
+
+Groups = list[tuple[str, list[Workload]]]
+
+
+def groups_of(name: str) -> Groups:
     """The settings of a model by spec, each in random order: whenever the time is over, no side is preferred."""
-    rows = sorted(settings(name), key=lambda row: str(row["spec"]))
-    found = [
-        (spec, [workload_of_row(row) for row in own]) for spec, own in itertools.groupby(rows, lambda row: row["spec"])
-    ]
+    return grouped(name, settings(name))
+
+
+def grouped(name: str, rows: Sequence[Row]) -> Groups:
+    """Settings by spec, specs in random order."""
+    ordered = sorted(rows, key=lambda row: str(row["spec"]))
+    by_spec = itertools.groupby(ordered, lambda row: row["spec"])
+    found = [(spec, [workload_of_row(row) for row in own]) for spec, own in by_spec]
     draw = random.Random(name)
     draw.shuffle(found)
     return found
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured: the names of the models, and the settings of each; functions that another process can import."""
+
+    names: Callable[[], Sequence[str]]
+    groups: Callable[[str], Groups]
+
+
+INFERENCE = Plan(planned_names, groups_of)
 
 
 def read_rows(file: Path) -> list[Row]:
@@ -151,10 +180,7 @@ class Recorder:
             signal.alarm(_LONGEST_S)
             return
         workload = self._workloads[message["id"]]
-        row: Row = {
-            "spec": workload.spec, "batch_size": workload.batch_size, "input_shape": [*workload.input_shape],
-            "dtype": workload.dtype,
-        }  # fmt: skip
+        row = row_of_workload(workload)
         if message["event"] == "record" and message["status"] == "ok":
             values = message["values"]
             append_row(self._file, row | {name: values[name] for name in KEPT if values.get(name) is not None})
@@ -180,13 +206,13 @@ def no_driver() -> None:
     raise MeasurementError("There is no pynvml.")
 
 
-def measure_model(name: str, out: Path, lock: DeviceLock, stop: float, energy: float) -> None:
+def measure_model(name: str, out: Path, lock: DeviceLock, stop: float, energy: float, plan: Plan = INFERENCE) -> None:
     """Measure a model's settings in this process until a moment; those that the file has already are left out."""
     from foretell.profiling.campaign.schedule import Group
     from foretell.profiling.campaign.worker import Worker, start_threads
 
     done = {workload_of_row(row).id for row in read_rows(out) if "batch_size" in row}
-    groups = [(spec, left) for spec, own in groups_of(name) if (left := [w for w in own if w.id not in done])]
+    groups = [(spec, left) for spec, own in plan.groups(name) if (left := [w for w in own if w.id not in done])]
     if not groups:
         return
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the kernel ends the process, even inside a driver that hangs
@@ -224,7 +250,7 @@ def claims(folder: Path, names: Sequence[str]) -> Iterator[tuple[int, str]]:
         yield place, name
 
 
-def serve(slot: int, out: Path, folder: Path, end: float, processes: int, energy: float) -> None:
+def serve(slot: int, out: Path, folder: Path, end: float, processes: int, energy: float, plan: Plan) -> None:
     """Measure one model after the other, each in a forked copy of this process, which never uses the device."""
     from foretell.profiling.campaign.worker import set_environment
     from foretell.profiling.zoos.registry import preload
@@ -243,7 +269,7 @@ def serve(slot: int, out: Path, folder: Path, end: float, processes: int, energy
     stop_garbage_collection()
     lock = DeviceLock(folder, slot)
     lock.open()
-    names = planned_names()
+    names = list(plan.names())
     random.Random(0).shuffle(names)  # when the time is over, no family is missing
     for place, name in claims(folder, names):
         left = end - _LAST_S - time.monotonic()
@@ -251,14 +277,16 @@ def serve(slot: int, out: Path, folder: Path, end: float, processes: int, energy
             return
         stop = time.monotonic() + turn_s(left, len(names) - place, processes)
         for _ in range(_TRIES):
-            if measured_in_copy(name, out, lock, stop, energy) or time.monotonic() > stop:
+            if measured_in_copy(name, out, lock, stop, energy, plan) or time.monotonic() > stop:
                 break
 
 
-def measured_in_copy(name: str, out: Path, lock: DeviceLock, stop: float, energy: float) -> bool:
+def measured_in_copy(
+    name: str, out: Path, lock: DeviceLock, stop: float, energy: float, plan: Plan = INFERENCE
+) -> bool:  # fmt: skip
     """Measure a model in a copy of this process; whether the copy came to its end."""
     try:
-        run_forked(lambda: measure_model(name, out, lock, stop, energy), lock.shared)
+        run_forked(lambda: measure_model(name, out, lock, stop, energy, plan), lock.shared)
     except EndedError as error:
         append_row(out, {"spec": f"timm:{name}", "error": str(error)})
         return False
@@ -267,13 +295,13 @@ def measured_in_copy(name: str, out: Path, lock: DeviceLock, stop: float, energy
     return True
 
 
-def run(out: Path, seconds: float, processes: int, energy: float) -> int:
+def run(out: Path, seconds: float, processes: int, energy: float, plan: Plan = INFERENCE) -> int:
     """Measure all models side by side until the time is over; the number of settings with a time."""
     end, news = time.monotonic() + seconds, time.monotonic() + _NEWS_S
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         slots = [
-            context.Process(target=serve, args=(slot, out, Path(folder), end, processes, energy), daemon=True)
+            context.Process(target=serve, args=(slot, out, Path(folder), end, processes, energy, plan), daemon=True)
             for slot in range(processes)
         ]
         for slot in slots:

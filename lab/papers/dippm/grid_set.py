@@ -1,8 +1,9 @@
-"""Lab: the set of DIPPM's data in kind: the graphs of the grid's settings, joined with what was measured.
+"""Lab: the sets of the papers' data in kind: the graphs of a grid's settings, joined with what was measured.
 
 ``python -m lab.papers.dippm.grid_set graphs`` makes the graphs of all settings that `lab.papers.dippm.grid` plans; that
-takes half an hour of a core, may be stopped, and goes on where it was. ``grid_set pack ROWS.jsonl`` writes what was
-measured into the Parquet file of the repository, and ``grid_set join SET`` makes the set: seconds each.
+takes half an hour of a core, may be stopped, and goes on where it was. ``grid_set pack LINES.jsonl FILE`` writes what
+the repository does not have yet into a Parquet file, and ``grid_set join SET`` makes the set: seconds each. With
+``--plan steps`` all of them are about the training steps of `lab.papers.trappm.step_grid`.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,29 +30,50 @@ from foretell.records import Target
 from foretell.training.examples.graphs import GraphKey, make_graph, without_origins
 from foretell.training.examples.workloads import workload_of
 from lab.judging.graph_set import Log, pack, unpack
-from lab.papers.dippm.grid import Row, groups_of, planned_names, read_rows, say, workload_of_row
+from lab.papers.dippm.grid import INFERENCE, Plan, Row, append_row, read_rows, say, workload_of_row
 from lab.papers.dippm.sets import Labelled, family_of, read_set, write_labelled
 from lab.papers.graph_networks.arrays import GraphArrays, extract_graph_arrays
+from lab.papers.trappm import step_grid
 
-GRAPHS = Path("out/o/grid-graphs")
-# no table of a store has this name: its readers, and the caches named by its files, do not see it
-ROWS = Path("data/h200/2026-11-18-1-families/families.parquet")
+# no table of a store has these names: its readers, and the caches named by its files, do not see them
+ROWS, STEP_ROWS = "families.parquet", "steps.parquet"
+STORE = Path("data/h200")
 _PART_S = 30.0  # a part of the graphs is written after this time
 _MOST_ERROR = 60  # characters; the rest of an error is often a dump
 _COLUMNS: Mapping[str, str] = {
     "spec": "string", "dtype": "string", "batch_size": "uint16", "side": "uint16", "latency_ms": "float32",
     "latency_cv": "float32", "memory_mib": "float32", "reserved_mib": "float32", "power_w": "float32",
-    "energy_j": "float32", "clock_mhz": "uint16", "error": "string",
+    "energy_j": "float32", "clock_mhz": "uint16", "error": "string", "mode": "string", "optimizer": "string",
 }  # fmt: skip
 _SPLIT_BYTES = [name for name, kind in _COLUMNS.items() if kind == "float32"]
 Planned = Mapping[GraphKey, Sequence[Workload]]
 
 
-def planned(names: Sequence[str]) -> Planned:
+@dataclass(frozen=True)
+class Grid:
+    """A plan, the name of its files of rows, and the folder of its graphs."""
+
+    plan: Plan
+    rows: str
+    graphs: Path
+
+    @property
+    def measured(self) -> list[Path]:
+        """The files of all sittings, the oldest first."""
+        return sorted(STORE.glob(f"*/{self.rows}"))
+
+
+GRIDS: Mapping[str, Grid] = {
+    "inference": Grid(INFERENCE, ROWS, Path("out/o/grid-graphs")),
+    "steps": Grid(step_grid.PLAN, STEP_ROWS, Path("out/o/step-graphs")),
+}
+
+
+def planned(plan: Plan, names: Sequence[str]) -> Planned:
     """The settings of some models by graph, in rounds: whenever one stops, every model has as many resolutions."""
     rounds: list[tuple[int, float, GraphKey, list[Workload]]] = []
     for name in names:
-        own = sorted((w for _, group in groups_of(name) for w in group), key=lambda w: (w.spec, w.input_shape))
+        own = sorted((w for _, group in plan.groups(name) for w in group), key=lambda w: (w.spec, w.input_shape))
         groups = [list(group) for _, group in itertools.groupby(own, lambda w: (w.spec, w.input_shape))]
         draw = random.Random(name)
         draw.shuffle(groups)
@@ -70,7 +93,8 @@ def make_graphs(wanted: Planned, folder: Path, device: str, log: Log) -> None:
         try:
             graph = without_origins(make_graph(key))
             for item in group:
-                row = {"batch_size": item.batch_size, "mode": item.mode, "dtype": item.dtype}
+                row = {"batch_size": item.batch_size, "mode": item.mode, "dtype": item.dtype,
+                       "optimizer": item.optimizer}  # fmt: skip
                 made[item.id] = extract_graph_arrays(workload_of(row, graph, target))
         except ForetellError as error:
             log(f"{key.spec} {key.input_shape} has no graph: {error}")
@@ -131,11 +155,25 @@ def unpack_rows(file: Path) -> list[Row]:
     return rows
 
 
-def measured_rows(file: Path) -> list[Row]:
-    """The rows of a grid, from the lines of a measurement or from Parquet."""
-    if not file.exists():
-        raise DataError(f"There is no {file}. Measure it with python -m lab.papers.dippm.grid, or name another file.")
-    return unpack_rows(file) if file.suffix == ".parquet" else read_rows(file)
+def measured_rows(files: Sequence[Path]) -> list[Row]:
+    """The rows of a grid, from the lines of measurements or from Parquet."""
+    missing = [str(file) for file in files if not file.exists()]
+    if missing or not files:
+        raise DataError(
+            f"There is no {', '.join(missing) or f'{ROWS} in {STORE}'}. Measure it with python -m "
+            "lab.papers.dippm.grid, or name another file."
+        )
+    return [row for file in files for row in (unpack_rows if file.suffix == ".parquet" else read_rows)(file)]
+
+
+def new_rows(rows: Sequence[Row], known: Sequence[Row]) -> list[Row]:
+    """The rows of settings that others do not have, or have without a time."""
+    timed = {workload_of_row(row).id for row in known if "latency_ms" in row}
+    tried = {workload_of_row(row).id for row in known}
+    return [
+        row for row in rows
+        if "batch_size" in row and workload_of_row(row).id not in (timed if "latency_ms" in row else tried)
+    ]  # fmt: skip
 
 
 def join(rows: Sequence[Row], graphs: Mapping[str, GraphArrays]) -> list[Labelled]:
@@ -163,32 +201,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     graphs = commands.add_parser("graphs", help="Make the graphs that the folder lacks.")
-    packing = commands.add_parser("pack", help="Write measured lines as Parquet.")
+    packing = commands.add_parser("pack", help="Write lines that the store has not as Parquet.")
+    lining = commands.add_parser("lines", help="Write what the store has as lines: a measurement leaves it out.")
     joining = commands.add_parser("join", help="Write the set that the arms are fitted to.")
     packing.add_argument("lines", type=Path, help="The file of python -m lab.papers.dippm.grid.")
+    packing.add_argument("file", type=Path, help="The Parquet file.")
+    lining.add_argument("lines", type=Path)
     joining.add_argument("set", type=Path)
     joining.add_argument("--also", type=Path, help="A set of lab.papers.dippm.prepare, which comes first.")
-    for command in (graphs, joining):
-        command.add_argument("--graphs", type=Path, default=GRAPHS, help=f"The folder of the graphs [{GRAPHS}].")
-    for command in (packing, joining):
-        command.add_argument("--rows", type=Path, default=ROWS, help=f"The rows; join takes lines, too [{ROWS}].")
+    joining.add_argument("--rows", type=Path, help="Lines of a measurement instead of the rows of the store.")
+    for command in (graphs, packing, lining, joining):
+        command.add_argument("--plan", choices=list(GRIDS), default="inference", help="Which grid [inference].")
     options = parser.parse_args()
+    grid = GRIDS[options.plan]
     if options.command == "graphs":
-        make_graphs(planned(planned_names()), options.graphs, "h200", say)
+        make_graphs(planned(grid.plan, grid.plan.names()), grid.graphs, "h200", say)
+    elif options.command == "lines":
+        options.lines.unlink(missing_ok=True)
+        for row in measured_rows(grid.measured):
+            append_row(options.lines, row)
     elif options.command == "pack":
-        pack_rows(read_rows(options.lines), options.rows)
-        say(f"{len(unpack_rows(options.rows))} settings in {options.rows.stat().st_size:,} bytes")
+        known = measured_rows(grid.measured) if grid.measured else []
+        options.file.parent.mkdir(parents=True, exist_ok=True)
+        pack_rows(new_rows(read_rows(options.lines), known), options.file)
+        say(f"{len(unpack_rows(options.file))} settings in {options.file.stat().st_size:,} bytes")
     else:
-        rows = measured_rows(options.rows)
-        labelled = join(rows, read_parts(options.graphs))
-        if options.also:
-            labelled = united(read_set(options.also), labelled)
-        write_labelled(labelled, options.set)
-        timed = {workload_of_row(row).id for row in rows if "latency_ms" in row}
-        say(f"{len(labelled)} workloads; {sum(row.workload_id in timed for row in labelled)} of {len(timed)} measured "
-            "settings have a graph")  # fmt: skip
-        families = Counter(family_of(row.spec) or "others" for row in labelled)
-        say(", ".join(f"{family} {number}" for family, number in families.most_common()))
+        _join(grid, options)
+
+
+def _join(grid: Grid, options: argparse.Namespace) -> None:
+    rows = measured_rows([options.rows] if options.rows else grid.measured)
+    labelled = join(rows, read_parts(grid.graphs))
+    if options.also:
+        labelled = united(read_set(options.also), labelled)
+    write_labelled(labelled, options.set)
+    timed = {workload_of_row(row).id for row in rows if "latency_ms" in row}
+    say(f"{len(labelled)} workloads; {sum(row.workload_id in timed for row in labelled)} of {len(timed)} measured "
+        "settings have a graph")  # fmt: skip
+    families = Counter(family_of(row.spec) or "others" for row in labelled)
+    say(", ".join(f"{family} {number}" for family, number in families.most_common()))
 
 
 if __name__ == "__main__":

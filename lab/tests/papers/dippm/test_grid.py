@@ -99,24 +99,23 @@ def test_every_model_has_its_turn():
 
 @pytest.fixture
 def small(monkeypatch):
-    """One tiny model with two settings, on a CPU."""
+    """A plan of one tiny model with two settings, on a CPU."""
     spec = "synthetic:mlp?act=relu&widths=64-128-10"
     rows = [{"spec": spec, "batch_size": batch, "input_shape": [64], "dtype": "fp32"} for batch in (1, 2)]
     own = [grid.workload_of_row(row) for row in rows]
-    monkeypatch.setattr(grid, "groups_of", lambda name: [(spec, own)])
     monkeypatch.setattr(grid, "make_runtime", lambda lock: CpuRuntime(lock, grid.MEASURING))
-    return own
+    return grid.Plan(lambda: ["mlp"], lambda name: [(spec, own)])
 
 
 def test_a_model_is_measured_in_a_copy_and_not_again(tmp_path, small):
     out, lock = tmp_path / "rows.jsonl", DeviceLock(tmp_path, 0)
     lock.open()
     stop = time.monotonic() + 600
-    assert grid.measured_in_copy("mlp", out, lock, stop, 0.0)
+    assert grid.measured_in_copy("mlp", out, lock, stop, 0.0, small)
     rows = grid.read_rows(out)
-    assert [grid.workload_of_row(row) for row in rows] == small
+    assert [grid.workload_of_row(row) for row in rows] == small.groups("mlp")[0][1]
     assert all(row["latency_ms"] > 0 for row in rows)
-    assert grid.measured_in_copy("mlp", out, lock, stop, 0.0)
+    assert grid.measured_in_copy("mlp", out, lock, stop, 0.0, small)
     assert grid.read_rows(out) == rows
 
 

@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from foretell.errors import DataError, ModelError
 from foretell.testing import tiny_graph
 from foretell.training.examples.graphs import GraphKey
 from lab.papers.dippm import grid_set
-from lab.papers.dippm.grid import groups_of, workload_of_row
+from lab.papers.dippm.grid import INFERENCE, groups_of, workload_of_row
 from lab.papers.dippm.sets import read_set, subset, write_labelled
 
 pytest.importorskip("torch")
@@ -22,10 +23,10 @@ def row(batch, **values):
 
 def test_a_round_has_every_model_once():
     names = ["vgg11", "resnet50", "vit_tiny_patch16_224"]
-    keys = list(grid_set.planned(names))
+    keys = list(grid_set.planned(INFERENCE, names))
     for begin in (0, 3, 6):
         assert len({key.spec.partition("?")[0] for key in keys[begin : begin + 3]}) == 3
-    planned = grid_set.planned(names)
+    planned = grid_set.planned(INFERENCE, names)
     assert sum(map(len, planned.values())) == sum(len(own) for name in names for _, own in groups_of(name))
     assert all(GraphKey(w.spec, w.input_shape, w.mode) == key for key, own in planned.items() for w in own)
 
@@ -63,18 +64,54 @@ def test_rows_survive_parquet(tmp_path):
     ]
     file = tmp_path / "families.parquet"
     grid_set.pack_rows(rows, file)
-    assert grid_set.measured_rows(file) == [rows[2], rows[0], rows[4]]
+    assert grid_set.measured_rows([file]) == [rows[2], rows[0], rows[4]]
 
 
 def test_readers_of_a_store_do_not_see_the_rows(tmp_path):
-    assert table_of(grid_set.ROWS) is None
-    grid_set.pack_rows([row(1, latency_ms=1.0)], tmp_path / grid_set.ROWS.name)
+    for grid in grid_set.GRIDS.values():
+        assert table_of(Path(grid.rows)) is None
+        grid_set.pack_rows([row(1, latency_ms=1.0)], tmp_path / grid.rows)
     assert find_files(tmp_path) == []
 
 
 def test_rows_that_are_not_there_are_asked_for(tmp_path):
     with pytest.raises(DataError, match=r"lab\.papers\.dippm\.grid"):
-        grid_set.measured_rows(tmp_path / "families.parquet")
+        grid_set.measured_rows([tmp_path / "families.parquet"])
+    with pytest.raises(DataError, match=r"lab\.papers\.dippm\.grid"):
+        grid_set.measured_rows([])
+
+
+def test_training_steps_survive_parquet(tmp_path):
+    step = row(2, latency_ms=1.5, mode="training", optimizer="adamw")
+    file = tmp_path / "steps.parquet"
+    grid_set.pack_rows([step], file)
+    (read,) = grid_set.measured_rows([file])
+    assert read == step
+    assert (workload_of_row(read).mode, workload_of_row(read).optimizer) == ("training", "adamw")
+
+
+def test_only_what_the_store_lacks_is_new():
+    known = [row(1, latency_ms=1.0), row(2, error="oom: no"), row(4, error="skipped: no time")]
+    rows = [
+        row(1, latency_ms=1.1),
+        row(2, latency_ms=2.0),
+        row(4, error="oom: no"),
+        row(8, error="oom: no"),
+        {"spec": "x"},
+    ]
+    assert grid_set.new_rows(rows, known) == [rows[1], rows[3]]
+
+
+def test_sittings_are_read_in_their_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(grid_set, "STORE", tmp_path)
+    for name in ("2026-11-19-1-steps", "2026-11-18-1-steps"):
+        (tmp_path / name).mkdir()
+        grid_set.pack_rows([row(1, latency_ms=1.0)], tmp_path / name / grid_set.STEP_ROWS)
+    assert [file.parent.name for file in grid_set.GRIDS["steps"].measured] == [
+        "2026-11-18-1-steps",
+        "2026-11-19-1-steps",
+    ]
+    assert grid_set.GRIDS["inference"].measured == []
 
 
 def test_what_was_measured_meets_its_graph_and_becomes_a_set(tmp_path, monkeypatch):
