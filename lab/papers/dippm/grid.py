@@ -12,6 +12,7 @@ Each row is written at once, and the command ends with its seconds, whatever han
 """
 
 import argparse
+import functools
 import itertools
 import json
 import math
@@ -138,13 +139,28 @@ def grouped(name: str, rows: Sequence[Row]) -> Groups:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: the names of the models, and the settings of each; functions that another process can import."""
+    """What is measured: names of models, and the settings of each; functions that another process can import."""
 
     names: Callable[[], Sequence[str]]
     groups: Callable[[str], Groups]
 
 
 INFERENCE = Plan(planned_names, groups_of)
+
+
+def energetic(plan: Plan, share: float) -> Plan:
+    """The settings of a plan that are measured with energy, when a share of them is; the others are left out."""
+    return Plan(plan.names, functools.partial(_energetic, plan, share))
+
+
+def _energetic(plan: Plan, share: float, name: str) -> Groups:
+    chosen = [(spec, [w for w in own if has_energy(w, share)]) for spec, own in plan.groups(name)]
+    return [(spec, own) for spec, own in chosen if own]
+
+
+def has_energy(workload: Workload, share: float) -> bool:
+    """Whether a setting is among a share of them."""
+    return fraction("energy", workload.id) < share
 
 
 def read_rows(file: Path) -> list[Row]:
@@ -226,7 +242,7 @@ def measure_model(name: str, out: Path, lock: DeviceLock, stop: float, energy: f
     for number, (spec, own) in enumerate(groups):
         now = time.monotonic()
         worker = Worker(runtime, MEASURING, LIMITS, Recorder(out, own).send)
-        chosen = {workload.id for workload in own if fraction("energy", workload.id) < energy}
+        chosen = {workload.id for workload in own if has_energy(workload, energy)}
         worker.run_group(Group("grid", spec, tuple(own), len(own)), chosen, now + (stop - now) / (len(groups) - number))
     signal.alarm(0)
 
@@ -345,6 +361,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=430.0, help="The command ends then [430].")
     parser.add_argument("--processes", type=int, default=16, help="Models at the same time [16].")
     parser.add_argument("--energy-share", type=float, default=0.0, help="The share of settings with energy [0].")
+    parser.add_argument("--energy-alone", action="store_true", help="Leave out what is measured without energy.")
     parser.add_argument("--dry", action="store_true", help="Run one setting of each family on a CPU, and measure none.")
     parser.add_argument("--choose", action="store_true", help="Choose the models anew, from the timm of this machine.")
     options = parser.parse_args()
@@ -353,7 +370,8 @@ def main() -> None:
     elif options.dry:
         dry()
     else:
-        count = run(options.out.resolve(), options.seconds, options.processes, options.energy_share)
+        plan = energetic(INFERENCE, options.energy_share) if options.energy_alone else INFERENCE
+        count = run(options.out.resolve(), options.seconds, options.processes, options.energy_share, plan)
         say(f"{count} settings measured")
         os._exit(0)  # a process that even the kernel cannot end must not keep this one
 

@@ -121,15 +121,8 @@ def read_parts(folder: Path) -> dict[str, GraphArrays]:
 
 
 def pack_rows(rows: Sequence[Row], file: Path) -> None:
-    """Write the rows of a grid as Parquet: the first with a time of each setting, or the first error."""
-    best: dict[str, Row] = {}
-    for row in rows:
-        if "batch_size" not in row:  # a process that ended
-            continue
-        key = workload_of_row(row).id
-        if key not in best or ("latency_ms" in row and "latency_ms" not in best[key]):
-            best[key] = row
-    ordered = sorted(best.values(), key=lambda row: (row["spec"], row["input_shape"], row["batch_size"]))
+    """Write the rows of a grid as Parquet, of each setting the one that tells most."""
+    ordered = sorted(best_rows(rows).values(), key=lambda row: (row["spec"], row["input_shape"], row["batch_size"]))
     arrow, parquet = pyarrow(), require("pyarrow.parquet", extra="data", purpose="Reading and writing Parquet")
     flat = [row | {"side": row["input_shape"][-1], "error": row.get("error", "")[:_MOST_ERROR] or None}
             for row in ordered]  # fmt: skip
@@ -166,28 +159,38 @@ def measured_rows(files: Sequence[Path]) -> list[Row]:
     return [row for file in files for row in (unpack_rows if file.suffix == ".parquet" else read_rows)(file)]
 
 
+def _worth(row: Row) -> int:
+    """What a row tells: nothing but that it failed, a time, or a time and energy."""
+    return ("latency_ms" in row) + ("energy_j" in row)
+
+
+def best_rows(rows: Sequence[Row]) -> dict[str, Row]:
+    """By workload the first of the rows that tell most."""
+    best: dict[str, Row] = {}
+    for row in rows:
+        if "batch_size" not in row:  # a process that ended
+            continue
+        key = workload_of_row(row).id
+        if key not in best or _worth(row) > _worth(best[key]):
+            best[key] = row
+    return best
+
+
 def new_rows(rows: Sequence[Row], known: Sequence[Row]) -> list[Row]:
-    """The rows of settings that others do not have, or have without a time."""
-    timed = {workload_of_row(row).id for row in known if "latency_ms" in row}
-    tried = {workload_of_row(row).id for row in known}
-    return [
-        row for row in rows
-        if "batch_size" in row and workload_of_row(row).id not in (timed if "latency_ms" in row else tried)
-    ]  # fmt: skip
+    """The rows that tell more than others do of their settings."""
+    worth = {key: _worth(row) for key, row in best_rows(known).items()}
+    return [row for key, row in best_rows(rows).items() if _worth(row) > worth.get(key, -1)]
 
 
 def join(rows: Sequence[Row], graphs: Mapping[str, GraphArrays]) -> list[Labelled]:
     """What was measured and has a graph, each setting once; what was not measured of it is NaN."""
-    found: dict[str, Labelled] = {}
-    for row in rows:
-        if "latency_ms" not in row:
-            continue
-        workload = workload_of_row(row)
-        if workload.id in graphs and workload.id not in found:
-            truth = {name: float(row.get(name, math.nan)) for name in TRUTHS}
-            family = family_of(workload.spec) or "others"
-            found[workload.id] = Labelled(workload.id, workload.spec, family, workload.mode, graphs[workload.id], truth)
-    return list(found.values())
+    found: list[Labelled] = []
+    for key, row in best_rows(rows).items():
+        if "latency_ms" in row and key in graphs:
+            spec, truth = row["spec"], {name: float(row.get(name, math.nan)) for name in TRUTHS}
+            mode = workload_of_row(row).mode
+            found.append(Labelled(key, spec, family_of(spec) or "others", mode, graphs[key], truth))
+    return found
 
 
 def united(first: Sequence[Labelled], second: Sequence[Labelled]) -> list[Labelled]:

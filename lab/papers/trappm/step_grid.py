@@ -1,6 +1,6 @@
-"""Lab: TraPPM's data in kind: training steps of its eleven families at many batch sizes, in two precisions, by SGD and AdamW.
+"""Lab: TraPPM's data in kind: training steps of eleven families at many batch sizes, in two precisions, by SGD and AdamW.
 
-``python -m lab.papers.trappm.step_grid OUT.jsonl --seconds 300 --energy-share 0.15`` measures as `lab.papers.dippm.grid`
+``python -m lab.papers.trappm.step_grid OUT.jsonl --seconds 300 --energy-share 0.1`` measures as `lab.papers.dippm.grid`
 does, whose models these are, with those of ConvNeXt. The thesis has 7,536 labels of one precision.
 """
 

@@ -1,4 +1,5 @@
 import os
+import pickle
 import time
 
 import pytest
@@ -48,6 +49,16 @@ def test_groups_have_each_setting_of_a_model_once():
     own = [workload for _, group in groups for workload in group]
     assert {spec for spec, _ in groups} == {row["spec"] for row in settings("vit_tiny_patch14_224")}
     assert len({workload.id for workload in own}) == len(own) == len(settings("vit_tiny_patch14_224"))
+
+
+def test_a_share_of_the_settings_has_energy_and_can_be_measured_alone():
+    plan = grid.energetic(grid.INFERENCE, 0.2)
+    every = [w for _, own in groups_of("resnet50") for w in own]
+    chosen = [w for _, own in pickle.loads(pickle.dumps(plan)).groups("resnet50") for w in own]  # noqa: S301 our own
+    assert chosen == [w for w in every if grid.has_energy(w, 0.2)]
+    assert 0 < len(chosen) < len(every) / 2
+    assert list(plan.names()) == planned_names()
+    assert all(own for _, own in grid.energetic(grid.INFERENCE, 0.02).groups("resnet50"))
 
 
 def test_a_line_that_was_cut_short_is_left_out(tmp_path):

@@ -12,6 +12,7 @@ from foretell.training.examples.graphs import GraphKey
 from lab.papers.dippm import grid_set
 from lab.papers.dippm.grid import INFERENCE, groups_of, workload_of_row
 from lab.papers.dippm.sets import read_set, subset, write_labelled
+from lab.papers.graph_networks.arrays import GraphArrays
 
 pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
@@ -100,6 +101,17 @@ def test_only_what_the_store_lacks_is_new():
         {"spec": "x"},
     ]
     assert grid_set.new_rows(rows, known) == [rows[1], rows[3]]
+
+
+def test_a_row_with_energy_is_new_and_stands_for_the_one_without(tmp_path):
+    plain, full = row(1, latency_ms=1.0), row(1, latency_ms=1.1, energy_j=0.3, power_w=280.0)
+    assert grid_set.new_rows([full], [plain]) == [full]
+    assert grid_set.new_rows([plain], [full]) == []
+    own = workload_of_row(plain).id
+    graph = GraphArrays.__new__(GraphArrays)
+    for rows in ([plain, full], [full, plain]):
+        (labelled,) = grid_set.join(rows, {own: graph})
+        assert (labelled.truth["latency_ms"], labelled.truth["energy_j"]) == (1.1, 0.3)
 
 
 def test_sittings_are_read_in_their_order(tmp_path, monkeypatch):
