@@ -9,15 +9,19 @@ twice: with ten epochs, and with as many steps as the paper.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from lab.papers.graph_networks.recipes import BY_BOUND, Recipe, find_recipe
 
 BLOCKS = ("dippm", "gcn", "gat", "gin", "mlp")
 TABLE_4_STEPS = 73_560
-NARROW_EPOCHS, NARROW_STEPS, GRID_EPOCHS, JOINED_EPOCHS = 150, 20_000, 100, 30  # what a core can run
+EPOCHS, INFERENCE_EPOCHS = 500, 250
+OF_BOUND = "by bound"
+# two layers: what a node takes at least is known, so that it need not hear far
+BOUND: Mapping[str, Any] = {**BY_BOUND, "blocks": 2, "layers": 1}
 _TARGETS = ("latency_ms", "energy_j", "device_memory_mib", "memory_mib")
-_RAW_TARGETS = ("latency_ms", "energy_j", "memory_mib")  # of the published code, where device memory is not known
+# a process that measures many settings cannot read device memory: most of the families have peak memory alone
+_RAW_TARGETS = ("latency_ms", "energy_j", "memory_mib")
 _LEAST_SHARE = 0.05
 
 
@@ -51,125 +55,63 @@ def narrowed(arm: Arm, width: int) -> Arm:
     return replace(arm, recipe=replace(arm.recipe, width=width))
 
 
-Part = Literal[
-    "main", "others", "published", "table-4", "narrow", "narrow-tables", "thesis-mlp", "grid", "grid-narrow", "joined"
-]
+Part = Literal["best", "published", "table-4", "thesis-mlp"]
 
 
 def arms(part: Part) -> list[Arm]:
-    """The arms of one part of the study, the most important first; the narrow ones are for a CPU."""
-    if part == "narrow":
-        return _narrow()
-    if part == "narrow-tables":
-        return _narrow_tables()
-    if part == "grid":
-        return _grid()
-    if part == "grid-narrow":
-        return _grid_narrow()
-    if part == "joined":
-        return _joined()
+    """The arms of one part of the study, the most important first."""
+    if part == "best":
+        return [*_families(), *_inference()]
     if part == "thesis-mlp":
         return [_published_mlp(seed) for seed in range(3)]
-    if part == "main":
-        return [
-            *(_best("dippm", "inference", "architecture", seed, 170) for seed in range(3)),
-            *(_best("dippm", "vision", "random", seed, 90) for seed in range(3)),
-            *(_best("dippm", "families", "random", seed, 40) for seed in range(5)),
-            *(_best(block, "inference", "architecture", 0, 170) for block in BLOCKS[1:]),
-        ]
-    if part == "others":
-        best = _best("dippm", "inference", "architecture", 0, 150)
-        return [
-            *(_best(block, "inference", "architecture", 1, 150) for block in BLOCKS[1:]),
-            *(_best(block, "families", "random", seed, 40) for seed in range(5) for block in BLOCKS[1:]),
-            *(_best(block, "vision", "random", 0, 90) for block in BLOCKS[1:]),
-            replace(best, name="dippm without ratio", recipe=replace(best.recipe, ratio=False)),
-            replace(best, name="dippm 16 classes", recipe=replace(best.recipe, nodes="dippm")),
-            replace(best, name="dippm half the epochs", recipe=replace(best.recipe, epochs=250)),
-            replace(best, name="dippm mse", recipe=replace(best.recipe, loss="mse")),
-        ]
     if part == "published":
         return [
-            replace(_published("dippm", seed, 260), name=f"dippm published {loss}",
-                    recipe=replace(find_recipe("dippm", published=True), loss=loss, patience=500))
-            for seed in range(2) for loss in ("huber", "mse")
-        ]  # fmt: skip
+            replace(arm, name=f"{arm.name} {loss}", recipe=replace(arm.recipe, loss=loss))
+            for seed in range(2)
+            for arm in [_published("dippm", seed, 500)]
+            for loss in ("huber", "mse")
+        ]
     ten = [
-        replace(_published(block, seed, 60), name=f"{block} ten epochs",
+        replace(_published(block, seed, 120), name=f"{block} ten epochs",
                 recipe=replace(find_recipe(block, published=True), epochs=10))
         for seed in range(3) for block in BLOCKS
     ]  # fmt: skip
-    return ten + [
-        replace(_published(block, seed, 130), name=f"{block} as many steps", steps=TABLE_4_STEPS)
-        for seed in range(2)
-        for block in BLOCKS
-    ]
-
-
-def _narrow() -> list[Arm]:
-    """Every block at its best on the ten families, squares, and GraphSAGE on architectures that it has not seen."""
-    best = {block: _best(block, "families", "random", 0, 600) for block in ("mlp", *BLOCKS)}  # the quick one first
-    dippm = best["dippm"]
-    squares = replace(dippm, name="dippm mse", recipe=replace(dippm.recipe, loss="mse"))
-    found = [*best.values(), _best("dippm", "families", "architecture", 0, 600), squares]
-    narrow = [replace(arm, recipe=replace(arm.recipe, epochs=NARROW_EPOCHS)) for arm in found]
-    half = replace(dippm, name="dippm half the epochs", recipe=replace(dippm.recipe, epochs=NARROW_EPOCHS // 2))
-    return [*narrow, half]
-
-
-def _narrow_tables() -> list[Arm]:
-    """Table 4 by epochs and by steps, with Huber's loss for every block, and with squares for GraphSAGE."""
-    found = []
-    for arm in (arm for arm in arms("table-4") if arm.seed == 0):
-        steps = None if arm.steps is None else NARROW_STEPS
-        found.append(replace(arm, steps=steps))
-        if arm.name.startswith("dippm"):
-            squares = replace(arm.recipe, loss="mse")
-            found.append(replace(arm, name=f"{arm.name} mse", recipe=squares, steps=steps))
-    return found
-
-
-def _grid() -> list[Arm]:
-    """The study on data in kind: DIPPM by chance and on unseen architectures, its rivals, squares, and Table 4."""
-    return [*_grid_best(), *_grid_tables()]
-
-
-def _grid_best() -> list[Arm]:
-    """Peak memory stands for device memory, which a process that measures many settings cannot read."""
-    rivals = [_best(block, "grid", "random", 0, 300) for block in BLOCKS[1:]]
-    dippm = [_best("dippm", "grid", "random", seed, 300) for seed in range(3)]
-    squares = replace(dippm[0], name="dippm mse", recipe=replace(dippm[0].recipe, loss="mse"))
-    return [dippm[0], _best("dippm", "grid", "architecture", 0, 300), *rivals, squares, *dippm[1:]]
-
-
-def _grid_tables() -> list[Arm]:
     return [
-        replace(arm, subset="grid", seconds=seconds, recipe=replace(arm.recipe, targets=_RAW_TARGETS))
-        for arm in sorted(arms("table-4"), key=lambda arm: arm.steps is None)  # the longer ones are started first
-        for seconds in [240.0 if arm.steps else 120.0]
-        if arm.seed == 0
+        *(replace(_published(block, 0, 240), name=f"{block} as many steps", steps=TABLE_4_STEPS) for block in BLOCKS),
+        *ten,
     ]
 
 
-def _grid_narrow() -> list[Arm]:
-    """The study on data in kind by a core: fewer epochs, beside them half as many, 16 classes of nodes, and Table 4."""
-    best = _grid_best()
-    dippm = best[0]
-    classes = replace(dippm, name="dippm 16 classes", recipe=replace(dippm.recipe, nodes="dippm", epochs=GRID_EPOCHS))
-    half = replace(dippm, name="dippm half the epochs", recipe=replace(dippm.recipe, epochs=GRID_EPOCHS // 2))
-    mlp = [arm for arm in best if arm.name == "mlp"]
-    whole = [replace(arm, recipe=replace(arm.recipe, epochs=GRID_EPOCHS)) for arm in best if arm.name != "mlp"]
-    mlp = [arm for arm in best if arm.name == "mlp"]
-    table = [arm for arm in _grid_tables() if arm.steps is None]
-    return [whole[0], *mlp, *whole[1:5], half, classes, *table, *whole[5:]]
+def _families() -> list[Arm]:
+    """The ten families, as in the paper: DIPPM by chance, its rivals, what of it matters, and unseen architectures."""
+    dippm, *others = [_best("dippm", "families", "random", seed, 200) for seed in range(3)]
+    unseen = _best("dippm", "families", "architecture", 0, 200)
+
+    def but(name: str, **changes: object) -> Arm:
+        return replace(dippm, name=f"dippm {name}", recipe=replace(dippm.recipe, **changes))  # type: ignore[arg-type]
+
+    return [
+        dippm,
+        but(OF_BOUND, **BOUND),
+        *(_best(block, "families", "random", 0, 200) for block in BLOCKS[1:]),
+        replace(unseen, name=f"dippm {OF_BOUND}", recipe=replace(unseen.recipe, **BOUND)),
+        unseen,
+        but("mse", loss="mse"),
+        *others,
+        but("16 classes", nodes="dippm"),
+        but("without ratio", ratio=False),
+        but("half the epochs", epochs=EPOCHS // 2),
+    ]
 
 
-def _joined() -> list[Arm]:
-    """All inference with the data in kind, by a core: by bound with two layers, and by architecture its rivals."""
-    dippm, mlp = (_best(block, "inference", "architecture", 0, 300) for block in ("dippm", "mlp"))
-    dippm = replace(dippm, recipe=replace(dippm.recipe, epochs=JOINED_EPOCHS))
-    bound = replace(dippm, name="dippm by bound", recipe=replace(dippm.recipe, **BY_BOUND, blocks=2, layers=1))
-    return [replace(bound, split="random"), bound, mlp, dippm]
+def _inference() -> list[Arm]:
+    """All inference on unseen architectures."""
+    dippm, mlp = (
+        [_best(block, "inference", "architecture", seed, 300) for seed in range(3)] for block in ("dippm", "mlp")
+    )
+    bound = [replace(arm, name=f"dippm {OF_BOUND}", recipe=replace(arm.recipe, **BOUND)) for arm in dippm]
+    shorter = [replace(arm, recipe=replace(arm.recipe, epochs=INFERENCE_EPOCHS)) for arm in (*bound, dippm[0])]
+    return [*shorter, *mlp]
 
 
 def measured_targets(recipe: Recipe, truths: Sequence[Mapping[str, float]]) -> Recipe:
@@ -192,10 +134,10 @@ def _published_mlp(seed: int) -> Arm:
 
 def _best(block: str, subset: str, split: str, seed: int, seconds: float) -> Arm:
     # no patience: a cosine has to end before it is judged
-    recipe = replace(find_recipe(block), targets=_TARGETS, epochs=500, patience=500)
+    recipe = replace(find_recipe(block), targets=_TARGETS, epochs=EPOCHS, patience=EPOCHS)
     return Arm(block, subset, split, seed, recipe, seconds)
 
 
 def _published(block: str, seed: int, seconds: float) -> Arm:
-    recipe = replace(find_recipe(block, published=True), patience=10_000)
+    recipe = replace(find_recipe(block, published=True), targets=_RAW_TARGETS, patience=10_000)
     return Arm(f"{block} published", "families", "random", seed, recipe, seconds)

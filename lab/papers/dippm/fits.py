@@ -4,8 +4,8 @@
 leaves a file with its predictions of the test side and its curve. A fit that was stopped goes on from its checkpoint.
 A cosine ends with the epochs or with the seconds of an arm, whichever is first; the file says which.
 
-A CPU can only fit narrow copies: ``--parts narrow,narrow-tables --width 64 --whole --processes 1``. With ``--whole``
-every arm runs all of its epochs: what the end of a sitting interrupts is finished by the same command later.
+A CPU fits narrow copies: ``--width 64 --whole --processes 1``. With ``--whole`` every arm runs all of its epochs: what
+the end of a sitting interrupts is finished by the same command later.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,8 @@ from lab.papers.dippm.sets import Labelled, read_set, split_rows, subset
 if TYPE_CHECKING:
     from lab.papers.graph_networks.training import Fitted
 
-PARTS = ("main", "published", "table-4", "others")
+Thing = TypeVar("Thing")
+PARTS = ("best", "table-4", "published")
 _SAVE_EVERY_S = 120.0
 _LEAST_S = 12.0  # a fit that would have less time is left for another sitting
 _CURVE = 250  # points of a curve that are kept
@@ -56,6 +57,7 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help="All epochs of an arm, in several sittings if need be.")
     parser.add_argument("--bf16", action="store_true", help="Nodes in 16 bits on a CPU, too, if it multiplies them.")
     parser.add_argument("--device", default=default_device(), help="cpu or cuda [what there is].")
+    parser.add_argument("--untested", action="store_true", help="Capture steps without comparing them first.")
     parser.add_argument("--self-test", action="store_true", help="Only compare captured steps with plain ones.")
     options = parser.parse_args()
     if options.self_test:
@@ -73,14 +75,14 @@ def main() -> None:
         planned = [replace(arm, seconds=min(arm.seconds, options.limit_seconds)) for arm in planned]
     if options.width:
         planned = [narrowed(arm, options.width) for arm in planned]
-    how = {"whole": options.whole, "narrow": options.bf16 or None}
+    how = {"whole": options.whole, "narrow": options.bf16 or None, "tested": not options.untested}
     run(planned, options.set, options.out, end, options.processes, options.device, **how)
     collect(options.out)
 
 
 def run(
     planned: Sequence[Arm], file: Path, out: Path, end: float, processes: int, device: str, *, whole: bool = False,
-    narrow: bool | None = None,
+    narrow: bool | None = None, tested: bool = True,
 ) -> None:  # fmt: skip
     """Fit arms until a moment; the first ones are started first."""
     waiting = [arm for arm in planned if not _file(out, arm).exists()]
@@ -89,7 +91,7 @@ def run(
     with ProcessPoolExecutor(processes, context, open_set, (file,)) as pool:
         for _ in range(processes):
             pool.submit(_wait)  # processes read the set while captures are tried
-        captured = captures_work(file) if device == "cuda" else False
+        captured = device == "cuda" and (not tested or captures_work(file))
         say(f"steps are {'captured' if captured else 'plain'}")
         fits = {pool.submit(fit_arm, arm, out, end, captured, device, whole, narrow): arm for arm in waiting}
         for future in as_completed(fits):
@@ -117,12 +119,16 @@ def fit_arm(
     samples = {side: [(row.graph, row.truth) for row in parts[side]] for side in (TRAIN, VALIDATION)}
     recipe = measured_targets(arm.sized(len(parts[TRAIN])), [row.truth for row in parts[TRAIN]])
     checkpoint = out / "checkpoints" / f"{arm.key}.pt"
-    try:
-        fitted = fit(
+
+    def fit_by(captured: bool, narrow: bool | None) -> "Fitted":
+        return fit(
             samples[TRAIN], samples[VALIDATION], recipe, arm.seed, stop_at(end) if whole else _go_on, device=device,
             seconds=None if whole else seconds, checkpoint=checkpoint, save_every_s=0.0 if whole else _SAVE_EVERY_S,
             captured=captured, narrow=narrow,
         )  # fmt: skip
+
+    try:
+        fitted, captured, narrow = first_finite(fit_by, captured, narrow)
     except InterruptedError as interruption:
         return f"{interruption} of {recipe.epochs}; the next sitting goes on"
     facts = {
@@ -132,6 +138,23 @@ def fit_arm(
     line = save(_file(out, arm), fitted, len(parts[TRAIN]), parts[TEST], facts)
     checkpoint.unlink(missing_ok=True)
     return line
+
+
+def first_finite(
+    fit_by: Callable[[bool, bool | None], Thing], captured: bool, narrow: bool | None
+) -> tuple[Thing, bool, bool | None]:
+    """A fit with captured steps or not, with nodes in 16 bits or not: as asked, or plainer where no error is finite."""
+    from lab.papers.graph_networks.loop import NoFiniteError
+
+    ways = list(dict.fromkeys([(captured, narrow), (False, narrow), (False, False)]))
+    for place, way in enumerate(ways):
+        try:
+            return fit_by(*way), *way
+        except NoFiniteError as error:
+            say(f"captured {way[0]}, 16 bits {way[1]}: {error}")
+            if place + 1 == len(ways):
+                raise
+    raise AssertionError
 
 
 def stop_at(end: float) -> Callable[[int, dict[str, float]], None]:
@@ -185,7 +208,7 @@ def self_test(rows: Sequence[Labelled]) -> None:
     parts = split_rows(subset(rows, "families"), "random", 0)
     samples = [(row.graph, row.truth) for row in parts[TRAIN][:96]]
     for name in ("dippm", "gat"):
-        arm = next(arm for arm in arms("main") if arm.name == name)
+        arm = next(arm for arm in arms("best") if arm.name == name)
         recipe = measured_targets(replace(arm.recipe, epochs=3, dropout=0.0), [truth for _, truth in samples])
         plain, captured = (
             fit(samples, samples, recipe, device=default_device(), captured=how).history[-1]["loss"]

@@ -212,7 +212,7 @@ def main() -> None:
     lining.add_argument("lines", type=Path)
     joining.add_argument("set", type=Path)
     joining.add_argument("--also", type=Path, help="A set of lab.papers.dippm.prepare, which comes first.")
-    joining.add_argument("--rows", type=Path, help="Lines of a measurement instead of the rows of the store.")
+    joining.add_argument("--rows", type=Path, nargs="+", help="Lines or Parquet, instead of the rows of the store.")
     for command in (graphs, packing, lining, joining):
         command.add_argument("--plan", choices=list(GRIDS), default="inference", help="Which grid [inference].")
     options = parser.parse_args()
@@ -233,7 +233,7 @@ def main() -> None:
 
 
 def _join(grid: Grid, options: argparse.Namespace) -> None:
-    rows = measured_rows([options.rows] if options.rows else grid.measured)
+    rows = measured_rows(options.rows or grid.measured)
     labelled = join(rows, read_parts(grid.graphs))
     if options.also:
         labelled = united(read_set(options.also), labelled)

@@ -21,6 +21,11 @@ from lab.papers.graph_networks.tensors import Tensors, torch
 Record = dict[str, float]
 Progress = Callable[[int, Record], None]
 _PLATEAU = 10  # stale epochs after which the rate is halved
+_HOPELESS = 5  # epochs without any finite error, after which none will follow
+
+
+class NoFiniteError(DataError):
+    """A fit whose errors are not finite from the start."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +78,22 @@ class Loop:
                 if self.seconds is not None:
                     record["seconds"] = _seconds(history) + time.monotonic() - began
                 history.append(record)
+                if len(history) == _HOPELESS:
+                    self._has_hope(history)
                 if stale_epochs(history) == 0:
                     best = _copy(weights)
                 if time.monotonic() - written >= self.save_every_s or not self._continues(history):
                     self._write(checkpoint, weights, optimizer, best, history)
                     written = time.monotonic()
                 progress(epoch, record)
-        if history and not math.isfinite(min(_scores(history))):
-            raise DataError(f"None of {len(history)} epochs gave a finite error: fit with a rate below {self.rate:g}.")
+        self._has_hope(history)
         return best, tuple(history)
+
+    def _has_hope(self, history: Sequence[Record]) -> None:
+        if history and not math.isfinite(min(_scores(history))):
+            raise NoFiniteError(
+                f"None of {len(history)} epochs gave a finite error: fit with a rate below {self.rate:g}."
+            )
 
     def _optimizer(self, kind: Any, learned: Sequence[Any]) -> Any:
         """Adam; on a GPU in a form that can be captured: rate and state are tensors there from the start."""

@@ -108,13 +108,14 @@ class TorchOperations:
 
     While fitting, ``dropping`` is true, and ``momentum`` is that of the running statistics of batch norms; where it is
     None they stay. With ``narrow_nodes``, nodes are computed in bfloat16; sums over a graph and all that follows are
-    not.
+    not. ``real`` says which rows are no padding: batch norms count those alone.
     """
 
     weights: Tensors
     dropping: bool = False
     momentum: float | None = None
     narrow_nodes: bool = False
+    real: Tensor | None = None
     _constants: dict[bytes, Tensor] = field(default_factory=dict)
 
     def weight(self, name: str) -> Tensor:
@@ -214,13 +215,28 @@ class TorchOperations:
 
     def batch_norm(self, x: Tensor, name: str) -> Tensor:
         """Columns of mean 0 and deviation 1, then scaled and shifted."""
-        parts = (self.weights[f"{name}.{part}"] for part in ("mean", "variance", "gain", "bias"))
+        parts = [self.weights[f"{name}.{part}"] for part in ("mean", "variance", "gain", "bias")]
+        if self.momentum is not None and self.real is not None:
+            return _norm_of_real_rows(x, self.real, parts, self.momentum)
         updates_statistics = self.momentum is not None
         return functional.batch_norm(x, *parts, updates_statistics, self.momentum or 0.0, BATCH_NORM_EPSILON)
 
     def dropout(self, x: Tensor, share: float, /) -> Tensor:
         """While fitting, zeros for a share of the values."""
         return functional.dropout(x, share) if self.dropping else x
+
+
+def _norm_of_real_rows(x: Tensor, real: Tensor, parts: Sequence[Tensor], momentum: float) -> Tensor:
+    """A batch norm whose statistics are those of some rows; all rows are normalised."""
+    running_mean, running_variance, gain, bias = parts
+    wide, counted = x.float(), real.unsqueeze(1)
+    count = counted.sum()
+    mean = torch.where(counted, wide, 0.0).sum(dim=0) / count
+    variance = torch.where(counted, (wide - mean) ** 2, 0.0).sum(dim=0) / count
+    with torch.no_grad():
+        running_mean.lerp_(mean, momentum)
+        running_variance.lerp_(variance * (count / (count - 1)), momentum)  # as torch keeps it: without bias
+    return ((wide - mean) * torch.rsqrt(variance + BATCH_NORM_EPSILON) * gain + bias).to(x.dtype)
 
 
 @dataclass(frozen=True)

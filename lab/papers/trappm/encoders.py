@@ -39,7 +39,7 @@ from lab.papers.trappm.taught import is_taught, read_taught, teach
 from lab.papers.trappm.unlabelled import unlabelled
 
 if TYPE_CHECKING:
-    from lab.papers.graph_networks.training import Encoder
+    from lab.papers.graph_networks.training import Encoder, Fitted
 
 COUNT, HELD_ASIDE = 25_000, 500
 STEPS = 100_000
@@ -60,6 +60,7 @@ class Plan:
     whole: bool = False
     by_bound: bool = False
     narrow: bool | None = None
+    captured: bool = False
 
     def recipe(self) -> Recipe:
         """The network of all arms; by bound, nodes know it, and what is learned is a ratio to it."""
@@ -192,18 +193,22 @@ def pretrain_arm(
     scales = node_scales(f"{ENCODER}.nodes", graphs, recipe)
     sides = [DeviceGraphs.place(some, recipe, device) for some in (graphs, unlabelled(aside, HELD_ASIDE, arm.seed))]
     checkpoint = out / "checkpoints" / f"encoder-{arm.key}.pt"
-    try:
-        encoder = train_encoder(
+
+    def train_by(captured: bool, narrow: bool | None) -> "Encoder":
+        return train_encoder(
             sides[0], sides[1], recipe, arm.seed, scales, plan.progress(end), device, checkpoint,
-            plan.seconds(end), plan.save_every_s, masked=arm.masked, narrow=plan.narrow,
+            plan.seconds(end), plan.save_every_s, masked=arm.masked, narrow=narrow, captured=captured,
         )  # fmt: skip
+
+    try:
+        encoder, captured, _ = fits.first_finite(train_by, plan.captured, plan.narrow)
     except InterruptedError as interruption:
         return f"{interruption} of {recipe.encoder_epochs}; the next sitting goes on"
     each = -(-len(graphs) // recipe.batch)
     facts = {
         "encoder": arm.key, "graphs": len(graphs), "known": len(known), "epochs": len(encoder.history),
-        "planned_epochs": recipe.encoder_epochs, "steps": len(encoder.history) * each, "loss": encoder.loss,
-        "spent_s": round(time.time() - began, 1), "curve": fits.thin(encoder.history),
+        "captured": captured, "planned_epochs": recipe.encoder_epochs, "steps": len(encoder.history) * each,
+        "loss": encoder.loss, "spent_s": round(time.time() - began, 1), "curve": fits.thin(encoder.history),
     }  # fmt: skip
     data = io.BytesIO()
     weights = {f"weight:{name}": value for name, value in encoder.weights.items()}
@@ -229,7 +234,7 @@ def teach_arm(_arm: Teacher, out: Path, end: float, epochs: int, plan: Plan) -> 
 
 
 def fit_step_arm(
-    arm: StepArm, out: Path, end: float, epochs: int, captured: bool, plan: Plan | None = None
+    arm: StepArm, out: Path, end: float, epochs: int, plan: Plan | None = None
 ) -> str:  # fmt: skip
     """Fit one regressor; one line about it."""
     from lab.papers.graph_networks.training import fit
@@ -245,13 +250,17 @@ def fit_step_arm(
     recipe = replace(recipe, epochs=longer, patience=longer)
     encoder = _encoder_of(arm, recipe, out, parts[TRAIN], device)
     checkpoint = out / "checkpoints" / f"{arm.key}.pt"
-    try:
-        fitted = fit(
+
+    def fit_by(captured: bool, narrow: bool | None) -> "Fitted":
+        return fit(
             [(row.graph, row.truth) for row in labelled], [(row.graph, row.truth) for row in parts[VALIDATION]],
             recipe, arm.seed, plan.progress(end), device=device, encoder=encoder, seconds=plan.seconds(end),
-            captured=captured, checkpoint=checkpoint, save_every_s=plan.save_every_s, narrow=plan.narrow,
+            captured=captured, checkpoint=checkpoint, save_every_s=plan.save_every_s, narrow=narrow,
             start=read_taught(out) if arm.taught else None,
         )  # fmt: skip
+
+    try:
+        fitted, captured, _ = fits.first_finite(fit_by, plan.captured, plan.narrow)
     except InterruptedError as interruption:
         return f"{interruption} of {recipe.epochs}; the next sitting goes on"
     facts = {
@@ -304,6 +313,7 @@ def main() -> None:
     parser.add_argument("--by-bound", action="store_true", help="Nodes know their bound; ratios to it are learned.")
     parser.add_argument("--teach", type=int, default=0, help="Epochs of a teacher fitted to inference [no teacher].")
     parser.add_argument("--bf16", action="store_true", help="Nodes in 16 bits on a CPU, too, if it multiplies them.")
+    parser.add_argument("--untested", action="store_true", help="Capture steps without comparing them first.")
     parser.add_argument("--device", default=default_device(), help="cpu or cuda [what there is].")
     options = parser.parse_args()
     began, out = time.time(), options.out
@@ -314,7 +324,8 @@ def main() -> None:
     with ProcessPoolExecutor(options.processes, context, fits.open_set, (options.set,)) as pool:
         for _ in range(options.processes):
             pool.submit(time.sleep, 0.5)  # all processes read the set at once
-        captured = fits.captures_work(options.set) if options.device == "cuda" else False
+        captured = options.device == "cuda" and (options.untested or fits.captures_work(options.set))
+        plan = replace(plan, captured=captured)
         encoders = [arm for arm in ENCODERS if arm.key.startswith(tuple(options.encoders.split(",")))]
         encoders = [arm for arm in encoders if not (out / "encoders" / f"{arm.key}.npz").exists()]
         _all(pool, pretrain_arm, [(arm, out, first_end, options.steps, options.graphs, plan) for arm in encoders])
@@ -331,7 +342,7 @@ def main() -> None:
         if options.processes == 1:  # nothing is beside the long ones: a sitting that ends early lacks as few as can be
             planned.sort(key=lambda arm: arm.embedding == "trained")
         waiting = [arm for arm in planned if not (out / "arms" / f"{arm.key}.npz").exists() and arm.encoder in made]
-        _all(pool, fit_step_arm, [(arm, out, end, options.epochs, captured, plan) for arm in waiting])
+        _all(pool, fit_step_arm, [(arm, out, end, options.epochs, plan) for arm in waiting])
     fits.collect(out, "trappm-arms.npz")
     facts = {}
     for file in sorted((out / "encoders").glob("*.npz")):

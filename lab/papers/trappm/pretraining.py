@@ -20,6 +20,7 @@ from lab.papers.graph_networks.forward import ENCODER, Inputs, encode, scale
 from lab.papers.graph_networks.loop import Loop, Progress, Record, best_record
 from lab.papers.graph_networks.recipes import NODE_WIDTHS, Recipe
 from lab.papers.graph_networks.scales import node_scales
+from lab.papers.graph_networks.steps import FixedBatches, FixedSteps
 from lab.papers.graph_networks.tensors import (
     DeviceGraphs,
     Tensor,
@@ -83,10 +84,12 @@ def train_encoder(
     *,
     masked: bool = False,
     narrow: bool | None = None,
+    captured: bool = False,
 ) -> Encoder:
     """One encoder; its epoch is chosen by the loss on the validation graphs.
 
-    A ``masked`` one does not learn edges: it fills in the features of hidden nodes.
+    A ``masked`` one does not learn edges: it fills in the features of hidden nodes. With ``captured``, steps have fixed
+    shapes, and a GPU replays them.
     """
     weights = initial_encoder(recipe, seed) | scales
     if masked:
@@ -99,11 +102,10 @@ def train_encoder(
     settings = replace(recipe, schedule="constant", weight_decay=0.0, patience=recipe.encoder_epochs)
     identity = digest.hexdigest()[:16]
     loop = Loop(settings, recipe.encoder_epochs, recipe.encoder_rate, seed, device, identity, seconds, save_every_s)
+    trainer = _Trainer(tensors, recipe, graphs, seed, loss, narrow, captured)
     best, history = loop.run(
         tensors,
-        lambda epoch, optimizer: _train_epoch(
-            tensors, recipe, graphs, optimizer, np.random.default_rng((seed, epoch)), loss, narrow
-        ),
+        trainer.epoch,
         lambda: {"score": _loss(tensors, recipe, validation, seed, loss)},
         progress,
         checkpoint,
@@ -124,25 +126,43 @@ def random_encoder(graphs: Sequence[GraphArrays], recipe: Recipe, seed: int, dev
     return Encoder(to_arrays(tensors), recipe.last_relu)
 
 
-def _train_epoch(
-    tensors: Tensors, recipe: Recipe, graphs: DeviceGraphs, optimizer: Any, random: np.random.Generator, kind: "Loss",
-    narrow: bool | None = None,
-) -> Record:  # fmt: skip
-    narrow = graphs.nodes.is_cuda if narrow is None else narrow
-    ops = TorchOperations(tensors, dropping=True, momentum=BATCH_NORM_MOMENTUM, narrow_nodes=narrow)
-    order = random.permutation(len(graphs)).astype(np.int64)
-    total, batches = graphs.nodes.new_zeros(()), 0
-    for begin in range(0, len(order), recipe.batch):
-        for part in graphs.parts(order[begin : begin + recipe.batch]):
-            optimizer.zero_grad(set_to_none=True)
-            loss = kind(ops, recipe, graphs.pick(part))
-            loss.backward()
-            optimizer.step()
-            total, batches = total + loss.detach(), batches + 1
-    return {"loss": float(total) / max(batches, 1)}
+class _Trainer:
+    """Epochs over graphs without labels, by captured steps or by plain ones."""
+
+    def __init__(
+        self, tensors: Tensors, recipe: Recipe, graphs: DeviceGraphs, seed: int, kind: Loss, narrow: bool | None,
+        captured: bool,
+    ) -> None:  # fmt: skip
+        narrow = graphs.nodes.is_cuda if narrow is None else narrow
+        self._ops = TorchOperations(tensors, dropping=True, momentum=BATCH_NORM_MOMENTUM, narrow_nodes=narrow)
+        self._recipe, self._graphs, self._seed, self._kind, self._captured = recipe, graphs, seed, kind, captured
+        self._steps: FixedSteps | None = None
+
+    def epoch(self, epoch: int, optimizer: Any) -> Record:
+        """One epoch in an order of its own; the mean loss of a batch."""
+        graphs, each = self._graphs, self._recipe.batch
+        order = np.random.default_rng((self._seed, epoch)).permutation(len(graphs)).astype(np.int64)
+        if self._captured:
+            if self._steps is None:
+                batches = FixedBatches(graphs, None, graphs.nodes.new_zeros(len(graphs), 1))
+                on_gpu = graphs.nodes.is_cuda
+                self._steps = FixedSteps(batches, self._loss, optimizer, self._recipe, captured=on_gpu)
+            return {"loss": self._steps.epoch(order) / max(-(-len(order) // each), 1)}
+        total, batches_done = graphs.nodes.new_zeros(()), 0
+        for begin in range(0, len(order), each):
+            for part in graphs.parts(order[begin : begin + each]):
+                optimizer.zero_grad(set_to_none=True)
+                loss = self._kind(self._ops, self._recipe, graphs.pick(part))
+                loss.backward()
+                optimizer.step()
+                total, batches_done = total + loss.detach(), batches_done + 1
+        return {"loss": float(total) / max(batches_done, 1)}
+
+    def _loss(self, inputs: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return self._kind(self._ops, self._recipe, inputs), labels.new_ones(())
 
 
-def _loss(tensors: Tensors, recipe: Recipe, graphs: DeviceGraphs, seed: int, kind: "Loss") -> float:
+def _loss(tensors: Tensors, recipe: Recipe, graphs: DeviceGraphs, seed: int, kind: Loss) -> float:
     torch.manual_seed(seed)  # the same pairs or hidden nodes in every epoch
     ops, parts = TorchOperations(tensors), list(graphs.parts(np.arange(len(graphs))))
     return float(sum(kind(ops, recipe, graphs.pick(part)) for part in parts)) / len(parts)
@@ -150,29 +170,56 @@ def _loss(tensors: Tensors, recipe: Recipe, graphs: DeviceGraphs, seed: int, kin
 
 def edge_loss(ops: TorchOperations, recipe: Recipe, inputs: Inputs) -> Tensor:
     """The cross-entropy of edges against pairs that are not edges."""
-    z = encode(ops, recipe, inputs)
-    first, second = sample_pairs(inputs)
+    z = encode(replace(ops, real=_real_nodes(inputs)), recipe, inputs)
+    source, target, is_edge = _ends(inputs)
+    if not len(source):
+        return z.sum() * 0
+    other, is_pair = sample_others(inputs)
     edge_scores, pair_scores = (
-        (z[one] * z[other]).sum(dim=1, dtype=torch.float32) for one, other in (inputs.edges, (first, second))
+        (z.index_select(0, source) * z.index_select(0, end)).sum(dim=1, dtype=torch.float32) for end in (target, other)
     )
     # from the logits: log(1 − σ + 1e-15), as published, has no gradient where σ rounds to 1
-    parts = [functional.softplus(-edge_scores), functional.softplus(pair_scores)]
-    return sum((part.mean() for part in parts if len(part)), z.sum() * 0)
+    return _mean(functional.softplus(-edge_scores), is_edge) + _mean(functional.softplus(pair_scores), is_pair)
 
 
-def sample_pairs(inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """About as many pairs as edges; both nodes are of one graph, and no edge connects them in either direction."""
-    source, target = inputs.edges[0], inputs.edges[1]
+def sample_others(inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """For the maker of each edge a node of its graph by chance, and whether no edge connects the two in any direction.
+
+    Shapes do not depend on chance, so that a GPU can capture it.
+    """
+    source, target, is_edge = _ends(inputs)
     count, index = len(inputs.graph_index), inputs.graph_index
-    sizes = torch.bincount(index, minlength=len(inputs.whole))
+    sizes = torch.zeros(len(inputs.whole), dtype=index.dtype, device=index.device)
+    sizes = sizes.index_add_(0, index, torch.ones_like(index))
     starts = torch.cumsum(sizes, 0) - sizes
     graph = index[source]
     other = starts[graph] + (torch.rand(len(graph), device=graph.device) * sizes[graph]).long()
     # rand · size can round up to size
     other = torch.minimum(other, starts[graph] + sizes[graph] - 1)
-    connected = torch.cat([source * count + target, target * count + source])
-    is_free = (source != other) & ~torch.isin(source * count + other, connected)
-    return source[is_free], other[is_free]
+    connected, asked = torch.cat([source * count + target, target * count + source]), source * count + other
+    ordered = torch.sort(connected).values
+    place = torch.searchsorted(ordered, asked).clamp(max=len(ordered) - 1)
+    return other, is_edge & (source != other) & (ordered[place] != asked)
+
+
+def _ends(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
+    """Makers and readers of all edges, and which edges are no padding."""
+    if inputs.edges is not None:
+        source, target = inputs.edges[0], inputs.edges[1]
+        return source, target, torch.ones_like(source, dtype=torch.bool)
+    assert inputs.flow is not None
+    source, target = inputs.flow.source, inputs.flow.target
+    return source, target, inputs.graph_index[target] < len(inputs.whole) - 1
+
+
+def _real_nodes(inputs: Inputs) -> Tensor | None:
+    """Which nodes are no padding, in batches of fixed shape: those are all of the last graph; otherwise None."""
+    return None if inputs.edges is not None else inputs.graph_index < len(inputs.whole) - 1
+
+
+def _mean(values: Tensor, counted: Tensor) -> Tensor:
+    """The mean of some values; 0 where there are none."""
+    return torch.where(counted, values, 0.0).sum() / counted.sum().clamp(min=1)
 
 
 def first_decoder(recipe: Recipe, seed: int) -> dict[str, NDArray[np.float32]]:
@@ -188,11 +235,12 @@ def masked_loss(ops: TorchOperations, recipe: Recipe, inputs: Inputs) -> Tensor:
 
     As GraphMAE (Hou et al., 2022), with a plain square. Hidden nodes have zeros in the place of raw features.
     """
-    truth = scale(ops, inputs.nodes, f"{ENCODER}.nodes")
+    truth = scale(ops, inputs.nodes, f"{ENCODER}.nodes").float()
+    real = _real_nodes(inputs)
     hidden = torch.rand(len(inputs.nodes), device=inputs.nodes.device) < _HIDDEN
     seen = torch.where(hidden[:, None], torch.zeros_like(inputs.nodes), inputs.nodes)
-    z = encode(ops, recipe, replace(inputs, nodes=seen))
+    z = encode(replace(ops, real=real), recipe, replace(inputs, nodes=seen))
     guess = ops.affine(z.float(), ops.weight(f"{_DECODER}.weight"), ops.weight(f"{_DECODER}.bias"))
-    asked = truth[hidden].float()
-    spread = ((asked - asked.mean(dim=0)) ** 2).mean().clamp(min=1e-6)
-    return ((guess[hidden] - asked) ** 2).mean() / spread
+    asked = (hidden if real is None else hidden & real)[:, None].expand_as(truth)
+    means = torch.where(asked, truth, 0.0).sum(dim=0) / asked.sum(dim=0).clamp(min=1)
+    return _mean((guess - truth) ** 2, asked) / _mean((truth - means) ** 2, asked).clamp(min=1e-6)

@@ -1,4 +1,4 @@
-"""Lab: TraPPM's data in kind: training steps of eleven families at many batch sizes, in two precisions, by SGD and AdamW.
+"""Lab: TraPPM's data in kind: training steps of eleven families, many batch sizes, two precisions, SGD and AdamW.
 
 ``python -m lab.papers.trappm.step_grid OUT.jsonl --seconds 300 --energy-share 0.1`` measures as `lab.papers.dippm.grid`
 does, whose models these are, with those of ConvNeXt. The thesis has 7,536 labels of one precision.
@@ -21,7 +21,7 @@ CONVNEXT = (
     "convnext_base", "convnext_large", "convnextv2_atto", "convnextv2_nano", "convnextv2_tiny",
 )  # fmt: skip
 DTYPES, OPTIMIZERS = ("fp32", "bf16"), ("sgd", "adamw")
-SETTINGS = 13  # of a model
+SETTINGS = 15  # of a model
 _MOST_PIXELS = 32 * 224 * 224
 # windows of these divide only pictures of one size
 _NATIVE = re.compile(r"swinv2_\w+_window(\d+)(?:to\d+)?_(\d+)(?:to(\d+))?$")

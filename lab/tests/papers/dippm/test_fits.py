@@ -8,11 +8,13 @@ import pytest
 
 from foretell.datasets.splits import TEST, TRAIN, VALIDATION
 from lab.papers.dippm import fits
-from lab.papers.dippm.arms import GRID_EPOCHS, NARROW_STEPS, TABLE_4_STEPS, Arm, arms, measured_targets, narrowed
+from lab.papers.dippm.arms import TABLE_4_STEPS, Arm, arms, measured_targets, narrowed
 from lab.papers.dippm.sets import Labelled, family_of, read_set, split_rows, subset, write_set
 from small.tiny_workloads import tiny_recipe, tiny_samples
 
 pytest.importorskip("torch")
+
+from lab.papers.graph_networks.loop import NoFiniteError
 
 STOP_AT = fits.stop_at
 NAMES = ("timm:vgg11", "timm:vit_tiny_patch16_224", "synthetic:mlp?width=8", "torchvision:densenet121")
@@ -79,23 +81,32 @@ def stop_in_the_past(epoch, record):
     STOP_AT(0.0)(epoch, record)
 
 
-def test_narrow_arms_are_for_a_cpu_and_say_their_width():
-    narrow = [narrowed(arm, 64) for part in ("narrow", "narrow-tables") for arm in arms(part)]
+def test_narrow_copies_say_their_width():
+    narrow = [narrowed(arm, 64) for arm in arms("best")]
     assert len({arm.key for arm in narrow}) == len(narrow)
     assert {arm.recipe.width for arm in narrow} == {64}
-    assert {arm.name for arm in arms("narrow")} >= {"dippm", "gcn", "gat", "gin", "mlp", "dippm mse"}
-    assert {arm.steps for arm in arms("narrow-tables")} == {None, NARROW_STEPS}
     (mlp, *_) = arms("thesis-mlp")
     assert (mlp.recipe.published, mlp.recipe.loss, mlp.recipe.block, mlp.subset) == (True, "mse", "none", "training")
 
 
-def test_arms_of_the_grid_are_fitted_to_what_was_measured_there():
-    planned = arms("grid")
-    assert len({arm.key for arm in planned}) == len(planned)
-    assert {arm.subset for arm in planned} == {"grid"}
-    assert {arm.name for arm in planned} >= {"dippm", "gcn", "gat", "gin", "mlp", "dippm mse", "mlp ten epochs"}
+def test_a_fit_without_a_finite_error_is_tried_in_plainer_ways():
+    tried = []
+
+    def fit_by(captured, narrow):
+        tried.append((captured, narrow))
+        if narrow is not False:
+            raise NoFiniteError("none")
+        return "fitted"
+
+    assert fits.first_finite(fit_by, True, None) == ("fitted", False, False)
+    assert tried == [(True, None), (False, None), (False, False)]
+    with pytest.raises(NoFiniteError):
+        fits.first_finite(lambda *_: fit_by(True, True), True, None)
+
+
+def test_a_target_that_few_workloads_have_has_no_unit_either():
     truths = [{"latency_ms": 1.0, "memory_mib": 2.0, "energy_j": math.nan}] * 100
-    for arm in planned:
+    for arm in (*arms("best"), *arms("published")):
         recipe = measured_targets(arm.recipe, truths)
         assert recipe.targets == ("latency_ms", "memory_mib")
         assert len(recipe.units) == (2 if recipe.published else 0)
@@ -104,7 +115,7 @@ def test_arms_of_the_grid_are_fitted_to_what_was_measured_there():
 
 
 def test_a_target_of_a_few_workloads_is_not_fitted():
-    (arm, *_) = arms("main")
+    (arm, *_) = arms("best")
     few = [dict.fromkeys(arm.recipe.targets, 1.0)] * 4 + [{"latency_ms": 1.0}] * 96
     assert measured_targets(arm.recipe, few).targets == ("latency_ms",)
     assert measured_targets(arm.recipe, few[:4]) == arm.recipe
@@ -135,23 +146,11 @@ def test_a_long_curve_is_thinned_between_its_ends():
     assert (curve[0]["epoch"], curve[-1]["epoch"]) == (1, 1000)
 
 
-def test_the_study_of_a_core_has_the_same_arms_with_fewer_epochs():
-    grid, narrow = ({arm.key: arm for arm in arms(part)} for part in ("grid", "grid-narrow"))
-    assert len(narrow) == len(arms("grid-narrow"))
-    more = set(narrow) - set(grid)
-    assert more == {"dippm-half-the-epochs-grid-random-0", "dippm-16-classes-grid-random-0"}
-    for key in set(narrow) - more:
-        kept = {GRID_EPOCHS, grid[key].recipe.epochs}
-        assert narrow[key].recipe.epochs in kept
-        assert replace(narrow[key].recipe, epochs=1) == replace(grid[key].recipe, epochs=1)
-    assert narrow["dippm-half-the-epochs-grid-random-0"].recipe.epochs == GRID_EPOCHS // 2
-    assert not any("steps" in key for key in narrow), "as many steps as the paper take an hour"
-
-
-def test_all_inference_is_split_by_architecture_and_once_by_chance():
-    joined = arms("joined")
-    assert [(arm.name, arm.split) for arm in joined] == [
-        ("dippm by bound", "random"), ("dippm by bound", "architecture"), ("mlp", "architecture"),
-        ("dippm", "architecture"),
-    ]  # fmt: skip
-    assert {arm.subset for arm in joined} == {"inference"}
+def test_the_families_are_split_by_chance_and_all_inference_by_architecture():
+    planned = arms("best")
+    assert {arm.name for arm in planned} >= {"dippm", "dippm by bound", "gcn", "gat", "gin", "mlp", "dippm mse"}
+    assert {arm.split for arm in planned if arm.subset == "inference"} == {"architecture"}
+    assert {arm.split for arm in planned if arm.subset == "families"} == {"random", "architecture"}
+    for arm in planned:
+        assert arm.recipe.patience >= arm.recipe.epochs, "a cosine has to end"
+        assert ("by bound" in arm.name) == (arm.recipe.readout == "bound")

@@ -54,7 +54,7 @@ def test_groups_have_each_setting_of_a_model_once():
 def test_a_share_of_the_settings_has_energy_and_can_be_measured_alone():
     plan = grid.energetic(grid.INFERENCE, 0.2)
     every = [w for _, own in groups_of("resnet50") for w in own]
-    chosen = [w for _, own in pickle.loads(pickle.dumps(plan)).groups("resnet50") for w in own]  # noqa: S301 our own
+    chosen = [w for _, own in pickle.loads(pickle.dumps(plan)).groups("resnet50") for w in own]
     assert chosen == [w for w in every if grid.has_energy(w, 0.2)]
     assert 0 < len(chosen) < len(every) / 2
     assert list(plan.names()) == planned_names()

@@ -8,7 +8,7 @@ from small.tiny_workloads import tiny_recipe
 torch = pytest.importorskip("torch")
 
 from lab.papers.graph_networks import loop as graph_loop
-from lab.papers.graph_networks.loop import Loop, best_record, rate_at, stale_epochs
+from lab.papers.graph_networks.loop import Loop, NoFiniteError, best_record, rate_at, stale_epochs
 
 
 def run(scores, checkpoint=None, identity="a", patience=3, progress=lambda *_: None, seconds=None):
@@ -60,6 +60,11 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
 def test_epochs_without_a_finite_score_are_an_error():
     with pytest.raises(DataError, match="finite"):
         run([float("nan"), float("inf")])
+    seen = []
+    with pytest.raises(NoFiniteError, match="5 epochs"):
+        run([float("nan")] * 40, patience=40, progress=lambda epoch, record: seen.append(epoch))
+    assert len(seen) == 4, "a fit without hope ends early"
+    assert len(run([float("nan"), 2.0, *[float("nan")] * 8], patience=40)[1]) == 10
 
 
 def test_the_caller_s_random_numbers_are_left_alone():

@@ -41,9 +41,9 @@ def test_an_encoder_is_written_and_an_arm_reads_it(rows, tmp_path):
         assert json.loads(str(stored["facts"]))["graphs"] == 20
     for name, embedding in (("pre-trained", "frozen"), ("none", "zeros"), ("tuned", "trained")):
         step = StepArm(name, embedding, 0.5, "random", 0, arm.key)
-        assert "epochs" in encoders.fit_step_arm(step, tmp_path, float("inf"), 2, captured=False)
+        assert "epochs" in encoders.fit_step_arm(step, tmp_path, float("inf"), 2)
     random = StepArm("random", "frozen", 1.0, "random", 0, None)
-    encoders.fit_step_arm(random, tmp_path, float("inf"), 2, captured=False)
+    encoders.fit_step_arm(random, tmp_path, float("inf"), 2)
     with np.load(tmp_path / "arms" / f"{random.key}.npz") as stored:
         assert len(stored["ids"]) == len(split_rows(rows, "random", 0)[TEST])
 
@@ -54,7 +54,7 @@ def test_a_masked_encoder_is_read_by_an_arm_without_its_decoder(rows, tmp_path):
     encoder = encoders.read_encoder(tmp_path, arm.key)
     assert not any("decoder" in name for name in encoder.weights)
     step = StepArm("masked features", "frozen", 1.0, "random", 0, arm.key)
-    assert "epochs" in encoders.fit_step_arm(step, tmp_path, float("inf"), 2, captured=False)
+    assert "epochs" in encoders.fit_step_arm(step, tmp_path, float("inf"), 2)
 
 
 def test_a_whole_encoder_is_interrupted_and_goes_on(rows, tmp_path):
@@ -108,7 +108,7 @@ def test_an_arm_starts_from_what_its_teacher_learned_of_inference(rows, tmp_path
     monkeypatch.setattr(training, "fit", lambda *args, **others: starts.append(others["start"]) or FIT(*args, **others))
     for taught in (True, False):
         arm = StepArm(f"taught {taught}", "zeros", 1.0, "random", 0, None, taught=taught)
-        assert "1 of 1 epochs" in encoders.fit_step_arm(arm, tmp_path, float("inf"), 1, captured=False, plan=plan)
+        assert "1 of 1 epochs" in encoders.fit_step_arm(arm, tmp_path, float("inf"), 1, plan=plan)
     assert starts[1] is None
     for name, weight in teacher.weights.items():
         np.testing.assert_array_equal(starts[0].weights[name], weight)

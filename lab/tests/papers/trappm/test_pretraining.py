@@ -8,10 +8,13 @@ from small.tiny_workloads import tiny_graphs, tiny_recipe, tiny_samples
 
 torch = pytest.importorskip("torch")
 
+from lab.papers.graph_networks.scales import node_scales
+from lab.papers.graph_networks.steps import FixedBatches
 from lab.papers.graph_networks.tensors import DeviceGraphs, TorchOperations, to_tensors
 from lab.papers.graph_networks.training import fit
 from lab.papers.graph_networks.weights import initial_encoder
-from lab.papers.trappm.pretraining import edge_loss, pretrain, sample_pairs
+from lab.papers.trappm import pretraining
+from lab.papers.trappm.pretraining import edge_loss, masked_loss, pretrain, sample_others, train_encoder
 
 RECIPE = tiny_recipe("trappm", encoder_epochs=25, encoder_rate=1e-2)
 
@@ -51,13 +54,53 @@ def test_without_epochs_only_statistics_are_gathered():
 def test_pairs_are_of_one_graph_and_no_edge_joins_them():
     placed = DeviceGraphs.place(tiny_graphs(), RECIPE, "cpu")
     inputs = placed.pick(np.arange(8))
-    first, second = sample_pairs(inputs)
+    second, is_pair = sample_others(inputs)
+    first, second = inputs.edges[0][is_pair], second[is_pair]
     assert len(first) > 5
     assert (inputs.graph_index[first] == inputs.graph_index[second]).all()
     joined = {frozenset(pair) for pair in inputs.edges.T.tolist()}
     pairs = {frozenset(pair) for pair in zip(first.tolist(), second.tolist())}
     assert not joined & pairs
     assert all(len(pair) == 2 for pair in pairs)
+
+
+@pytest.mark.parametrize("loss", [edge_loss, masked_loss])
+def test_padding_changes_no_loss_no_gradient_and_no_statistic(loss, monkeypatch):
+    # what is drawn has as many numbers as there are edges or nodes, padding among them: take it from the start of each
+    monkeypatch.setattr(torch, "rand", lambda count, device: torch.full((count,), 0.29, device=device))
+    graphs = tiny_graphs()
+    placed = DeviceGraphs.place(graphs, RECIPE, "cpu")
+    weights = initial_encoder(RECIPE, 0) | node_scales("encoder.nodes", graphs, RECIPE)
+    weights |= pretraining.first_decoder(RECIPE, 0)
+    numbers = np.arange(5)
+    batches = FixedBatches(placed, None, torch.zeros(len(graphs), 1))
+    size = batches.size_of(numbers, 5)
+    fixed, _ = batches.inputs(torch.from_numpy(batches.indices(numbers, size)), size)
+    found = []
+    for inputs in (placed.pick(numbers), fixed):
+        tensors = to_tensors(weights, "cpu")
+        value = loss(TorchOperations(tensors, momentum=0.1), RECIPE, inputs)
+        value.backward()
+        found.append((value.item(), tensors))
+    (plain, before), (padded, after) = found
+    assert len(fixed.nodes) > len(placed.pick(numbers).nodes)
+    assert padded == pytest.approx(plain, rel=1e-5)
+    for name, tensor in before.items():
+        np.testing.assert_allclose(after[name].detach(), tensor.detach(), rtol=1e-4, atol=1e-6, err_msg=name)
+        if tensor.grad is not None:
+            np.testing.assert_allclose(after[name].grad, tensor.grad, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_an_encoder_learns_by_steps_of_fixed_shape():
+    graphs = tiny_graphs()
+    placed = DeviceGraphs.place(graphs, RECIPE, "cpu")
+    scales = node_scales("encoder.nodes", graphs, RECIPE)
+    recipe = replace(RECIPE, last_relu=False)
+    encoder = train_encoder(
+        placed, placed, recipe, 0, scales, lambda *_: None, "cpu", None, None, captured=True
+    )  # fmt: skip
+    assert encoder.loss < 2 * np.log(2)
+    assert encoder.loss < encoder.history[0]["score"]
 
 
 def test_a_final_relu_keeps_pairs_from_being_separated():
