@@ -123,7 +123,7 @@ def fit_arm(
     def fit_by(captured: bool, narrow: bool | None) -> "Fitted":
         return fit(
             samples[TRAIN], samples[VALIDATION], recipe, arm.seed, stop_at(end) if whole else _go_on, device=device,
-            seconds=None if whole else seconds, checkpoint=checkpoint, save_every_s=0.0 if whole else _SAVE_EVERY_S,
+            seconds=None if whole else seconds, checkpoint=checkpoint, save_every_s=_SAVE_EVERY_S,
             captured=captured, narrow=narrow,
         )  # fmt: skip
 

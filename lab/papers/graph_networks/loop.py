@@ -33,7 +33,8 @@ class Loop:
     """How long, how fast and from which seed to train; ``identity`` says which run a checkpoint belongs to.
 
     With ``seconds``, no epoch begins that would end later, except the first; each epoch then records the seconds so
-    far. A checkpoint is written after the first epoch that ends ``save_every_s`` after the last one, and at the end.
+    far. A checkpoint is written after the first epoch that ends ``save_every_s`` after the last one, where ``progress``
+    raises InterruptedError, and at the end.
     """
 
     recipe: Recipe
@@ -85,14 +86,19 @@ class Loop:
                 if time.monotonic() - written >= self.save_every_s or not self._continues(history):
                     self._write(checkpoint, weights, optimizer, best, history)
                     written = time.monotonic()
-                progress(epoch, record)
+                try:
+                    progress(epoch, record)
+                except InterruptedError:
+                    self._write(checkpoint, weights, optimizer, best, history)
+                    raise
         self._has_hope(history)
         return best, tuple(history)
 
     def _has_hope(self, history: Sequence[Record]) -> None:
         if history and not math.isfinite(min(_scores(history))):
             raise NoFiniteError(
-                f"None of {len(history)} epochs gave a finite error: fit with a rate below {self.rate:g}."
+                f"None of {len(history)} epochs gave a finite error, and the loss of the last was "
+                f"{history[-1].get('loss', math.nan):g}: fit with a rate below {self.rate:g}."
             )
 
     def _optimizer(self, kind: Any, learned: Sequence[Any]) -> Any:

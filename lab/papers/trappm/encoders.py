@@ -67,11 +67,6 @@ class Plan:
         trappm = narrowed(find_recipe("trappm"), self.width)
         return replace(trappm, **BY_BOUND) if self.by_bound else trappm
 
-    @property
-    def save_every_s(self) -> float:
-        """A whole arm can be interrupted after every epoch."""
-        return 0.0 if self.whole else _SAVE_EVERY_S
-
     def seconds(self, end: float) -> float | None:
         """What an arm may take; a whole one takes what it needs."""
         return None if self.whole else max(end - time.time(), 1.0)
@@ -197,7 +192,7 @@ def pretrain_arm(
     def train_by(captured: bool, narrow: bool | None) -> "Encoder":
         return train_encoder(
             sides[0], sides[1], recipe, arm.seed, scales, plan.progress(end), device, checkpoint,
-            plan.seconds(end), plan.save_every_s, masked=arm.masked, narrow=narrow, captured=captured,
+            plan.seconds(end), _SAVE_EVERY_S, masked=arm.masked, narrow=narrow, captured=captured,
         )  # fmt: skip
 
     try:
@@ -255,7 +250,7 @@ def fit_step_arm(
         return fit(
             [(row.graph, row.truth) for row in labelled], [(row.graph, row.truth) for row in parts[VALIDATION]],
             recipe, arm.seed, plan.progress(end), device=device, encoder=encoder, seconds=plan.seconds(end),
-            captured=captured, checkpoint=checkpoint, save_every_s=plan.save_every_s, narrow=narrow,
+            captured=captured, checkpoint=checkpoint, save_every_s=_SAVE_EVERY_S, narrow=narrow,
             start=read_taught(out) if arm.taught else None,
         )  # fmt: skip
 
@@ -313,6 +308,7 @@ def main() -> None:
     parser.add_argument("--by-bound", action="store_true", help="Nodes know their bound; ratios to it are learned.")
     parser.add_argument("--teach", type=int, default=0, help="Epochs of a teacher fitted to inference [no teacher].")
     parser.add_argument("--bf16", action="store_true", help="Nodes in 16 bits on a CPU, too, if it multiplies them.")
+    parser.add_argument("--encoders-only", action="store_true", help="Pre-train encoders, and fit no regressor.")
     parser.add_argument("--untested", action="store_true", help="Capture steps without comparing them first.")
     parser.add_argument("--device", default=default_device(), help="cpu or cuda [what there is].")
     options = parser.parse_args()
@@ -341,6 +337,8 @@ def main() -> None:
         ]
         if options.processes == 1:  # nothing is beside the long ones: a sitting that ends early lacks as few as can be
             planned.sort(key=lambda arm: arm.embedding == "trained")
+        if options.encoders_only:
+            planned = []
         waiting = [arm for arm in planned if not (out / "arms" / f"{arm.key}.npz").exists() and arm.encoder in made]
         _all(pool, fit_step_arm, [(arm, out, end, options.epochs, plan) for arm in waiting])
     fits.collect(out, "trappm-arms.npz")

@@ -11,10 +11,10 @@ from lab.papers.graph_networks import loop as graph_loop
 from lab.papers.graph_networks.loop import Loop, NoFiniteError, best_record, rate_at, stale_epochs
 
 
-def run(scores, checkpoint=None, identity="a", patience=3, progress=lambda *_: None, seconds=None):
+def run(scores, checkpoint=None, identity="a", patience=3, progress=lambda *_: None, seconds=None, save_every_s=0.0):
     """A loop whose weight counts its epochs and whose scores are given."""
     weight = torch.zeros(1, requires_grad=True)
-    loop = Loop(tiny_recipe("dippm", patience=patience), len(scores), 1.0, 0, "cpu", identity, seconds)
+    loop = Loop(tiny_recipe("dippm", patience=patience), len(scores), 1.0, 0, "cpu", identity, seconds, save_every_s)
 
     def train(epoch, optimizer):
         with torch.no_grad():
@@ -46,6 +46,18 @@ def test_a_killed_run_goes_on(tmp_path):
     assert best["w"].item() == 3
     assert [r["score"] for r in history] == scores
     assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
+
+
+def test_an_interrupted_run_is_saved_whenever_the_last_checkpoint_was(tmp_path):
+    def interrupt(epoch, record):
+        if epoch == 1:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        run([3.0, 2.0, 1.0], tmp_path / "run.pt", progress=interrupt, save_every_s=1e9)
+    seen = []
+    run([3.0, 2.0, 1.0], tmp_path / "run.pt", progress=lambda epoch, record: seen.append(epoch))
+    assert seen == [2]
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
