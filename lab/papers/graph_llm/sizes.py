@@ -44,4 +44,8 @@ PROCESSOR = Size(
     text_batch=8, fit_steps=1_500, batch=32, few_steps=32, few_batch=16, ablation_steps=300, json_nodes=12,
     aside=192, regressor_steps=1_000,
 )  # fmt: skip
-SIZES: Mapping[str, Size] = {"gpu": Size(), "small": SMALL, "processor": PROCESSOR}
+# what a GPU has fitted to the known platforms goes on with few samples on one core
+FEW_BY_PROCESSOR = Size(few_steps=32, few_batch=16)
+SIZES: Mapping[str, Size] = {
+    "gpu": Size(), "small": SMALL, "processor": PROCESSOR, "few-by-processor": FEW_BY_PROCESSOR,
+}  # fmt: skip

@@ -163,7 +163,7 @@ def make_network(place: Workplace, arm: Arm, start: Sequence[str]) -> tuple[Grap
     language = load(place.folder / "model", place.device, place.size.bf16)
     torch.manual_seed(0)
     encoder = GinEncoder(place.size.width, place.size.layers).to(place.device)
-    if arm.pretrained:
+    if arm.pretrained and not any(name.startswith("fit") for name in start):  # which have an encoder of their own
         saved = torch.load(place.folder / "encoder.pt", weights_only=True, map_location=place.device)
         encoder.load_state_dict(saved["learned"])
     network = GraphLanguageNetwork(language, encoder, arm.shape).to(place.device)

@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("set", type=Path, help="The file of python -m lab.papers.dippm.prepare.")
     parser.add_argument("out", type=Path, help="The folder of python -m lab.papers.trappm.encoders.")
     parser.add_argument("encoder", help="The name of an encoder, such as linear-0-0.")
-    parser.add_argument("--width", type=int, help="Of a narrow copy.")
+    parser.add_argument("--width", type=int, help="Of a narrow encoder.")
     parser.add_argument("--by-bound", action="store_true", help="The encoder reads nodes that know their bound.")
     parser.add_argument("--svg", type=Path, help="Where to write the picture.")
     options = parser.parse_args()
@@ -118,7 +118,7 @@ def main() -> None:
     families = [str(family_of(row.spec)) for row in rows]
     architectures = [architecture_of(row.spec) for row in rows]
     encoder = read_encoder(options.out, options.encoder)
-    recipe = replace(Plan(options.width, by_bound=options.by_bound).recipe(), last_relu=encoder.last_relu)
+    recipe = replace(Plan(encoder_width=options.width, by_bound=options.by_bound).recipe(), last_relu=encoder.last_relu)
     random = random_encoder([row.graph for row in rows], recipe, 0, "cpu")
     points = {
         options.encoder: embeddings(rows, recipe, encoder.weights),

@@ -10,8 +10,9 @@ may be what keeps the published one from learning. Graphs of test architectures 
 Arms: *pre-trained* (frozen), *tuned* (pre-trained, then trained on), *random* (frozen, with the norms' statistics), and
 *none* (zeros in its place), all of one shape; 10, 25, 50 and 100 % of the labels, equal numbers of steps.
 
-A CPU can only pre-train narrow copies: ``--width 64 --whole --processes 1 --seeds 1``. With ``--whole`` every encoder
-takes all of its steps and every regressor all of its epochs, in several sittings if need be.
+A CPU fits narrow regressors, to encoders of a GPU or to narrow ones of its own (``--encoder-width 64``):
+``--width 64 --whole --processes 1``. With ``--whole`` every encoder takes all of its steps and every regressor all of
+its epochs, in several sittings if need be.
 """
 
 import argparse
@@ -53,9 +54,13 @@ TAUGHT = "taught"
 
 @dataclass(frozen=True)
 class Plan:
-    """How arms are fitted: narrow copies or not, on which device, and whether an arm may be stopped by the time."""
+    """How arms are fitted: narrow copies or not, on which device, and whether an arm may be stopped by the time.
+
+    ``width`` is that of the regressors, ``encoder_width`` that of the encoders; where None, they are as published.
+    """
 
     width: int | None = None
+    encoder_width: int | None = None
     device: str = field(default_factory=default_device)
     whole: bool = False
     by_bound: bool = False
@@ -64,8 +69,17 @@ class Plan:
 
     def recipe(self) -> Recipe:
         """The network of all arms; by bound, nodes know it, and what is learned is a ratio to it."""
-        trappm = narrowed(find_recipe("trappm"), self.width)
+        trappm = narrowed(find_recipe("trappm"), self.width, self.encoder_width)
         return replace(trappm, **BY_BOUND) if self.by_bound else trappm
+
+    @property
+    def of_width(self) -> str:
+        """What the names of narrow copies end with."""
+        return "" if self.width is None else f" {self.width} wide"
+
+    def key(self, arm: "StepArm") -> str:
+        """The name of the file of an arm."""
+        return f"{arm.key}{self.of_width}".replace(" ", "-")
 
     def seconds(self, end: float) -> float | None:
         """What an arm may take; a whole one takes what it needs."""
@@ -97,11 +111,12 @@ class EncoderArm:
         return replace(plain, encoder_epochs=max(round(steps * plain.batch / graphs), 1))
 
 
-def narrowed(recipe: Recipe, width: int | None) -> Recipe:
-    """The recipe with layers of another width, and the first one of the encoder twice as wide, as published."""
-    if width is None:
-        return recipe
-    return replace(recipe, width=width, encoder_widths=(2 * width, *(width,) * (len(recipe.encoder_widths) - 1)))
+def narrowed(recipe: Recipe, width: int | None, encoder_width: int | None) -> Recipe:
+    """The recipe with layers of other widths, and the first one of the encoder twice as wide, as published."""
+    if encoder_width is not None:
+        widths = (2 * encoder_width, *(encoder_width,) * (len(recipe.encoder_widths) - 1))
+        recipe = replace(recipe, encoder_widths=widths)
+    return recipe if width is None else replace(recipe, width=width)
 
 
 # the one that the arms use first
@@ -244,7 +259,8 @@ def fit_step_arm(
     longer = round(epochs * -(-len(parts[TRAIN]) // recipe.batch) / -(-len(labelled) // recipe.batch))
     recipe = replace(recipe, epochs=longer, patience=longer)
     encoder = _encoder_of(arm, recipe, out, parts[TRAIN], device)
-    checkpoint = out / "checkpoints" / f"{arm.key}.pt"
+    name, key = f"{arm.name}{plan.of_width}", plan.key(arm)
+    checkpoint = out / "checkpoints" / f"{key}.pt"
 
     def fit_by(captured: bool, narrow: bool | None) -> "Fitted":
         return fit(
@@ -259,10 +275,10 @@ def fit_step_arm(
     except InterruptedError as interruption:
         return f"{interruption} of {recipe.epochs}; the next sitting goes on"
     facts = {
-        "arm": arm.name, "subset": f"training steps, {100 * arm.share:g} % of the labels", "split": arm.split,
+        "arm": name, "subset": f"training steps, {100 * arm.share:g} % of the labels", "split": arm.split,
         "seed": arm.seed, "device": device, "captured": captured, "spent_s": round(time.time() - began, 1),
     }  # fmt: skip
-    line = fits.save(out / "arms" / f"{arm.key}.npz", fitted, len(labelled), parts[TEST], facts)
+    line = fits.save(out / "arms" / f"{key}.npz", fitted, len(labelled), parts[TEST], facts)
     checkpoint.unlink(missing_ok=True)
     return line
 
@@ -299,7 +315,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS, help=f"Of each encoder [{STEPS}].")
     parser.add_argument("--graphs", type=int, default=COUNT, help=f"Without labels [{COUNT}].")
     parser.add_argument("--epochs", type=int, default=300, help="Of each regressor [300].")
-    parser.add_argument("--width", type=int, help="Narrow copies: the width of all layers.")
+    parser.add_argument("--width", type=int, help="Narrow copies: the width of all layers of a regressor.")
+    parser.add_argument("--encoder-width", type=int, help="The same for the layers of encoders.")
     parser.add_argument("--seeds", type=int, default=3, help="Seeds of the arms [3].")
     parser.add_argument("--encoders", default="", help="Those whose names begin so, separated by commas [all].")
     parser.add_argument("--splits", default=",".join(SPLITS), help="How labels are split [both].")
@@ -314,7 +331,9 @@ def main() -> None:
     options = parser.parse_args()
     began, out = time.time(), options.out
     first_end, end = began + options.share * options.seconds, began + options.seconds
-    plan = Plan(options.width, options.device, options.whole, options.by_bound, options.bf16 or None)
+    plan = Plan(
+        options.width, options.encoder_width, options.device, options.whole, options.by_bound, options.bf16 or None
+    )
     os.environ["OMP_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.processes, context, fits.open_set, (options.set,)) as pool:
@@ -339,7 +358,9 @@ def main() -> None:
             planned.sort(key=lambda arm: arm.embedding == "trained")
         if options.encoders_only:
             planned = []
-        waiting = [arm for arm in planned if not (out / "arms" / f"{arm.key}.npz").exists() and arm.encoder in made]
+        waiting = [
+            arm for arm in planned if not (out / "arms" / f"{plan.key(arm)}.npz").exists() and arm.encoder in made
+        ]
         _all(pool, fit_step_arm, [(arm, out, end, options.epochs, plan) for arm in waiting])
     fits.collect(out, "trappm-arms.npz")
     facts = {}

@@ -66,9 +66,22 @@ def test_a_whole_encoder_is_interrupted_and_goes_on(rows, tmp_path):
 
 
 def test_narrow_copies_keep_the_form():
-    recipe = narrowed(find_recipe("trappm"), 64)
-    assert (recipe.width, recipe.encoder_widths) == (64, (128, 64, 64, 64))
-    assert narrowed(recipe, None) == recipe
+    trappm = find_recipe("trappm")
+    recipe = narrowed(trappm, 32, 64)
+    assert (recipe.width, recipe.encoder_widths) == (32, (128, 64, 64, 64))
+    assert narrowed(recipe, None, None) == recipe
+    assert narrowed(trappm, 32, None).encoder_widths == trappm.encoder_widths
+
+
+def test_a_narrow_arm_says_its_width_and_has_a_file_of_its_own(rows, tmp_path):
+    arm = StepArm("none", "zeros", 1.0, "random", 0, None)
+    for plan in (Plan(device="cpu"), Plan(device="cpu", width=4)):
+        encoders.fit_step_arm(arm, tmp_path, float("inf"), 1, plan)
+    names = {}
+    for file in (tmp_path / "arms").glob("*.npz"):
+        with np.load(file) as stored:
+            names[file.stem] = json.loads(str(stored["facts"]))["arm"]
+    assert names == {arm.key: "none", f"{arm.key}-4-wide": "none 4 wide"}
 
 
 def test_no_graph_of_a_test_architecture_teaches_an_encoder(rows):
