@@ -40,34 +40,39 @@ class Remade:
         return " and ".join(parts) or "not timed"
 
 
-_SET, _ARMS = "out/o/dippm-set.npz", "out/dippm"
-_GRID, _JOINED = "out/o/grid-set.npz", "out/o/joined-set.npz"
-_NARROW, _TRAPPM, _GRID_NARROW = "out/dippm-narrow", "out/trappm-narrow", "out/dippm-grid-narrow"
-_BY_CORE = "--width 128 --bf16 --whole --processes 1 --device cpu --seconds 9000"
-_ON_CPU = "--width 64 --whole --processes 1 --device cpu"  # copies that a core can fit; a second run goes on
+_SET, _JOINED, _WHOLE = "out/o/dippm-set.npz", "out/o/joined-set.npz", "out/o/whole-set.npz"
+_ARMS, _TRAPPM = "out/dippm", "out/trappm"
+# all workloads with a graph, and those of the papers' families in kind
+_WHOLE_SET = (
+    f"lab.papers.dippm.prepare {_SET}", "lab.papers.dippm.grid_set graphs",
+    f"lab.papers.dippm.grid_set join {_JOINED} --also {_SET}", "lab.papers.dippm.grid_set graphs --plan steps",
+    f"lab.papers.dippm.grid_set join {_WHOLE} --plan steps --also {_JOINED}",
+)  # fmt: skip
+_BY_CORE = "--bf16 --whole --processes 1 --device cpu --seconds 9000"  # a second run goes on
 _NETWORKS = "dippm gcn gat gin nnlqp brp-nas mlp trappm"
 REMADE = (
     Remade("arithmetic", None, ("lab.papers.arithmetic",), 0.1),
     Remade("occupancy-slowdowns", None, ("lab.papers.dnn_occu.slowdowns",), 0.1),
     Remade("pairs", None, ("lab.papers.pairs",), 0.1),
+    # full width on a GPU, then narrow copies on a core
     Remade("dippm", "reports/dippm.md",
-           (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.dippm.fits {_SET} {_ARMS}",
-            f"lab.papers.dippm.report {_SET} {_ARMS}/dippm-arms.npz"), 5, 440),
+           (*_WHOLE_SET, f"lab.papers.dippm.fits {_WHOLE} {_ARMS} --parts best --whole --seconds 700 --processes 6",
+            f"lab.papers.dippm.fits {_WHOLE} {_ARMS} --parts best --only dippm-by-bound,mlp-inference --width 128 "
+            f"--epochs 80 {_BY_CORE}",
+            f"lab.papers.dippm.fits {_WHOLE} {_ARMS} --parts table-4 --width 64 {_BY_CORE}",
+            f"lab.papers.dippm.report {_WHOLE} {_ARMS}/dippm-arms.npz"), 100, 700),
+    Remade("mlp-of-the-thesis", None,
+           (*_WHOLE_SET, f"lab.papers.dippm.fits {_WHOLE} out/thesis-mlp --parts thesis-mlp {_BY_CORE}")),
     Remade("trappm", "reports/trappm.md",
-           (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.trappm.encoders {_SET} out/trappm",
-            f"lab.papers.dippm.report {_SET} out/trappm/trappm-arms.npz --name trappm"), 5, 450),
-    Remade("dippm-narrow", "reports/dippm-narrow.md",
-           (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.dippm.fits {_SET} {_NARROW} {_ON_CPU} "
-            "--parts narrow,narrow-tables,thesis-mlp --seconds 3000",
-            f"lab.papers.dippm.report {_SET} {_NARROW}/dippm-arms.npz --name dippm-narrow")),
-    Remade("trappm-narrow", "reports/trappm-narrow.md",
-           (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.trappm.encoders {_SET} {_TRAPPM} {_BY_CORE} --by-bound "
-            "--encoders linear-0-0,masked --steps 12000 --teach 30 --epochs 60",
-            f"lab.papers.dippm.report {_SET} {_TRAPPM}/trappm-arms.npz --name trappm-narrow",
-            f"lab.papers.trappm.embedding {_SET} {_TRAPPM} linear-0-0 --width 128 --by-bound")),
+           (*_WHOLE_SET, f"lab.papers.trappm.encoders {_WHOLE} {_TRAPPM} --by-bound --encoders linear-0-0,relu-0.5 "
+            "--splits random --epochs 150 --share 0.5 --seconds 500 --processes 6",
+            f"lab.papers.trappm.encoders {_WHOLE} {_TRAPPM} --by-bound --encoders linear-0-0 --splits random "
+            f"--epochs 50 --width 96 {_BY_CORE}",
+            f"lab.papers.dippm.report {_WHOLE} {_TRAPPM}/trappm-arms.npz --name trappm",
+            f"lab.papers.trappm.embedding {_WHOLE} {_TRAPPM} linear-0-0 --by-bound"), 60, 500),
     Remade("trappm-transfer", None,
            ("lab.papers.dippm.prepare out/o/cpu-set.npz --store data-cpu --device cpu",
-            f"lab.papers.trappm.transfer {_SET} out/o/cpu-set.npz {_TRAPPM} linear-0-0 --width 128 "
+            f"lab.papers.trappm.transfer {_WHOLE} out/o/cpu-set.npz {_TRAPPM} linear-0-0 --width 96 "
             "--by-bound --epochs 30 --seeds 3")),
     Remade("rate-finder", None,
            (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.dippm.rate_finder {_SET} --seeds 3")),
@@ -81,18 +86,10 @@ REMADE = (
             f"lab evaluate {_NETWORKS} linear gradient-boosting --report"), None, 300),
     Remade("lilou-partitioner", "reports/lilou.md", ("lab evaluate lilou-partitioner --report --fit-seconds 218",)),
     Remade("lilou-analyser", "reports/lilou.md", ("lab evaluate lilou-analyser --report --fit-seconds 218",)),
+    Remade("lilou-compiled", "reports/lilou.md",
+           ("lab evaluate lilou-analyser --only-networks", "lab.papers.lilou.group_fits"), 25),
     Remade("lilou-patterns", None, ("lab.papers.lilou.patterns",), 0.1),
     Remade("lilou-sizes", None, ("lab.papers.lilou.input_sizes",), 6),
-    Remade("dippm-grid", "reports/dippm-grid.md",
-           ("lab.papers.dippm.grid_set graphs", f"lab.papers.dippm.grid_set join {_GRID}",
-            f"lab.papers.dippm.fits {_GRID} out/dippm-grid --parts grid --processes 12 --seconds 545",
-            f"lab.papers.dippm.report {_GRID} out/dippm-grid/dippm-arms.npz --name dippm-grid"), 25, 545),
-    Remade("dippm-grid-narrow", "reports/dippm-grid-narrow.md",
-           ("lab.papers.dippm.grid_set graphs", f"lab.papers.dippm.prepare {_SET}",
-            f"lab.papers.dippm.grid_set join {_GRID}", f"lab.papers.dippm.grid_set join {_JOINED} --also {_SET}",
-            f"lab.papers.dippm.fits {_GRID} {_GRID_NARROW} --parts grid-narrow {_BY_CORE}",
-            f"lab.papers.dippm.fits {_JOINED} {_GRID_NARROW} --parts joined {_BY_CORE}",
-            f"lab.papers.dippm.report {_JOINED} {_GRID_NARROW}/dippm-arms.npz --name dippm-grid-narrow")),
     Remade("dnn-occu", "reports/dnn-occu.md",
            ("lab evaluate dnn-occu --fit-seconds 300 --processes 4 --report",), 10, 480),
     Remade("flattened", "reports/flattened-gpu.md", ("lab evaluate flattened --report",)),

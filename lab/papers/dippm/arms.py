@@ -22,7 +22,7 @@ BOUND: Mapping[str, Any] = {**BY_BOUND, "blocks": 2, "layers": 1}
 _TARGETS = ("latency_ms", "energy_j", "device_memory_mib", "memory_mib")
 # a process that measures many settings cannot read device memory: most of the families have peak memory alone
 _RAW_TARGETS = ("latency_ms", "energy_j", "memory_mib")
-_LEAST_SHARE = 0.05
+_LEAST_SHARE, _ENOUGH = 0.05, 100
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Arm:
 
 
 def narrowed(arm: Arm, width: int) -> Arm:
-    """The arm with all layers of another width; its fit is not that of the paper, and says so in its recipe."""
-    return replace(arm, recipe=replace(arm.recipe, width=width))
+    """The arm with all layers of another width; its fit is not that of the paper, and says so in its name."""
+    return replace(arm, name=f"{arm.name} {width} wide", recipe=replace(arm.recipe, width=width))
 
 
 Part = Literal["best", "published", "table-4", "thesis-mlp"]
@@ -115,11 +115,12 @@ def _inference() -> list[Arm]:
 
 
 def measured_targets(recipe: Recipe, truths: Sequence[Mapping[str, float]]) -> Recipe:
-    """The recipe without the targets that less than a twentieth of the workloads have."""
+    """The recipe without the targets that too few of the workloads have: less than a twentieth, and less than 100."""
+    least = max(min(_LEAST_SHARE * len(truths), _ENOUGH), 1)
     kept = [
         place
         for place, name in enumerate(recipe.targets)
-        if sum(math.isfinite(truth.get(name, math.nan)) for truth in truths) >= max(_LEAST_SHARE * len(truths), 1)
+        if sum(math.isfinite(truth.get(name, math.nan)) for truth in truths) >= least
     ]
     units = tuple(recipe.units[place] for place in kept) if recipe.units else ()
     return replace(recipe, targets=tuple(recipe.targets[place] for place in kept), units=units)

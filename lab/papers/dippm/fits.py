@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("set", type=Path, help="The file of python -m lab.papers.dippm.prepare.")
     parser.add_argument("out", type=Path, help="The folder of the results.")
     parser.add_argument("--parts", default=",".join(PARTS), help="Parts of the study [all].")
+    parser.add_argument("--only", default="", help="Arms whose names begin so, separated by commas [all].")
     parser.add_argument("--seconds", type=float, default=430.0, help="For all of them [430].")
     parser.add_argument("--processes", type=int, default=14, help="Fits at the same time [14].")
     parser.add_argument("--epochs", type=int, help="Fewer epochs, to try the command.")
@@ -65,7 +66,8 @@ def main() -> None:
         return
     end = time.time() + options.seconds
     options.out.mkdir(parents=True, exist_ok=True)
-    planned = [arm for part in options.parts.split(",") for arm in arms(part)]
+    begins = tuple(options.only.split(","))
+    planned = [arm for part in options.parts.split(",") for arm in arms(part) if arm.key.startswith(begins)]
     if options.epochs:
         planned = [
             replace(arm, steps=None, recipe=replace(arm.recipe, epochs=min(options.epochs, arm.recipe.epochs)))

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from foretell.files import write_whole
 from lab.papers.dippm.mig import dippm_mig
 from lab.papers.dippm.sets import Labelled, family_of, read_set
+from lab.papers.trappm.shares import Judged, by_share, differences
 
 METRICS = {
     "latency_ms": "latency", "energy_j": "energy", "device_memory_mib": "device memory", "memory_mib": "memory",
@@ -22,10 +24,6 @@ METRICS = {
 JOINT = ("latency_ms", "energy_j")
 TITLES = {
     "dippm": "DIPPM, fitted until it converges", "trappm": "TraPPM's pre-training",
-    "dippm-narrow": "DIPPM, narrow copies fitted by one core",
-    "dippm-grid": "DIPPM, fitted to data in kind",
-    "dippm-grid-narrow": "DIPPM, narrow copies fitted by one core to data in kind and to all inference",
-    "trappm-narrow": "TraPPM, narrow copies fitted by one core",
 }  # fmt: skip
 CONVERGED = 0.02  # the last tenth of the epochs improves the validation error by less
 _DECILES = 10
@@ -142,6 +140,7 @@ def render(arms: Sequence[Fitted], title: str = TITLES["dippm"], name: str = "di
     if any(group[2] == "dippm" and "device_memory_mib" in own[0].predicted for group, own in groups.items()):
         parts += ["### MIG profiles by eq. 2, from predicted device memory", _mig_table(groups)]
     parts += [
+        *_share_tables(arms),
         *_family_tables(groups),
         "### Curves: validation error of latency in %, by tenths of the epochs",
         _curves(groups),
@@ -170,6 +169,23 @@ def _errors_table(groups: Mapping[str, Sequence[Fitted]]) -> str:
     return _markdown(head, rows)
 
 
+def _share_tables(arms: Sequence[Fitted]) -> list[str]:
+    """Training steps by the share of their labels: arms, and what an encoder is worth."""
+    found = [(arm, match) for arm in arms if (match := _SHARE.search(arm.facts["subset"]))]
+    parts = []
+    for metric in ("latency_ms", memory_metric(found[0][0]), "power_w") if found else ():
+        judged = [
+            Judged(arm.facts["arm"], float(match[1]), arm.facts["split"], arm.facts["seed"], float(errors.mean()))
+            for arm, match in found
+            if len(errors := arm.errors(metric))
+        ]
+        for split in sorted({one.split for one in judged}):
+            title = f"### {METRICS[metric].capitalize()} % by share of the labels, split by {split}"
+            parts += [title, by_share(judged, split), differences(judged, split)]
+    return [part for part in parts if part]
+
+
+_SHARE = re.compile(r"([\d.]+) % of the labels")
 _BY_FAMILY = ("dippm", "dippm by bound", "pre-trained", "none")  # the arms whose errors are shown by family
 
 

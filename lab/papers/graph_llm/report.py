@@ -18,6 +18,7 @@ _SCALES: Mapping[str, str] = {
     "gpu": "On a GPU",
     "small": "A first look on one core of a CPU (`--size small`), which has not converged",
     "processor": "On one core of a CPU (`--size processor`)",
+    "few-by-processor": "Fitted to known platforms on a GPU, and to samples on one core (`--size few-by-processor`)",
 }
 _SHARES = frozenset(("mean error", "between seeds", "median error", "within 10", "no number", "last tenth"))
 
@@ -120,8 +121,8 @@ def curve_tables(folder: Path) -> list[Comparison]:
         curve = json.loads(file.read_bytes())["curve"]
         if curve and "error" in curve[-1]:
             rows: dict[str, dict[str, Cell]] = {
-                f"{record['step']:.0f}": {"loss": record["loss"], "mean error": record["error"],
-                                          "median error": record["median"], "within 10": record["within_10"]}
+                f"{record['step']:.0f}": {"loss": record["loss"], "mean error": _finite(record["error"]),
+                                          "median error": _finite(record["median"]), "within 10": record["within_10"]}
                 for record in curve
             }  # fmt: skip
             tables.append(Comparison(f"Curve of {file.stem}", rows, ranked=False, shares=_SHARES, head="step"))
@@ -154,5 +155,9 @@ def stage_tables(folder: Path) -> list[Comparison]:
 
 
 def _tenth(curve: Sequence[Mapping[str, float]], name: str) -> float | None:
-    value = last_tenth([dict(record) for record in curve], name)
+    return _finite(last_tenth([dict(record) for record in curve], name))
+
+
+def _finite(value: float) -> float | None:
+    """A number; None where nothing that was said was one."""
     return value if math.isfinite(value) else None

@@ -85,6 +85,7 @@ def test_narrow_copies_say_their_width():
     narrow = [narrowed(arm, 64) for arm in arms("best")]
     assert len({arm.key for arm in narrow}) == len(narrow)
     assert {arm.recipe.width for arm in narrow} == {64}
+    assert all("64-wide" in arm.key for arm in narrow)
     (mlp, *_) = arms("thesis-mlp")
     assert (mlp.recipe.published, mlp.recipe.loss, mlp.recipe.block, mlp.subset) == (True, "mse", "none", "training")
 
@@ -119,6 +120,7 @@ def test_a_target_of_a_few_workloads_is_not_fitted():
     few = [dict.fromkeys(arm.recipe.targets, 1.0)] * 4 + [{"latency_ms": 1.0}] * 96
     assert measured_targets(arm.recipe, few).targets == ("latency_ms",)
     assert measured_targets(arm.recipe, few[:4]) == arm.recipe
+    assert measured_targets(arm.recipe, few[:1] * 100 + few[-1:] * 9_900) == arm.recipe, "a hundred are enough"
 
 
 def test_steps_become_epochs_and_every_arm_has_a_file_of_its_own():

@@ -1,12 +1,35 @@
 import argparse
 import json
+import math
 
 import numpy as np
 import pytest
 
 from lab.papers.graph_llm import sets, stages, study
-from lab.papers.graph_llm.report import curve_tables, few_tables, known_tables, recipe_tables, stage_tables
+from lab.papers.graph_llm.report import (
+    curve_tables,
+    few_tables,
+    known_tables,
+    recipe_tables,
+    stage_tables,
+    write_report,
+)
+from lab.papers.graph_llm.sizes import SIZES
 from lab.tests.papers.graph_llm import tiny
+
+
+def test_a_look_at_which_no_number_was_said_has_no_error(tmp_path):
+    record = {"step": 1.0, "loss": 2.0, "error": math.inf, "median": math.inf, "within_10": 0.0, "no_number": 1.0}
+    (tmp_path / "curves").mkdir()
+    (tmp_path / "curves" / "fit-a.json").write_text(json.dumps({"curve": [record], "spent_s": 1.0}))
+    (table,) = curve_tables(tmp_path)
+    assert table.rows["1"]["mean error"] is None
+    assert "Curve of fit-a" in write_report(tmp_path, {}, "gpu").decode()
+
+
+def test_every_size_has_a_sentence_on_the_page(tmp_path):
+    for size in SIZES:
+        assert f"--size {size}" in write_report(tmp_path, {}, size).decode() or size == "gpu"
 
 
 def test_samples_and_judges_share_no_group():
