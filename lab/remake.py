@@ -69,7 +69,8 @@ REMADE = (
             f"lab.papers.trappm.encoders {_WHOLE} {_TRAPPM} --by-bound --encoders linear-0-0 --splits random "
             f"--epochs 50 --width 96 {_BY_CORE}",
             f"lab.papers.dippm.report {_WHOLE} {_TRAPPM}/trappm-arms.npz --name trappm",
-            f"lab.papers.trappm.embedding {_WHOLE} {_TRAPPM} linear-0-0 --by-bound"), 60, 500),
+            f"lab.papers.trappm.embedding {_SET} {_TRAPPM} linear-0-0 --by-bound "
+            "--svg docs/pictures/trappm-embedding.svg"), 60, 500),
     Remade("trappm-transfer", None,
            ("lab.papers.dippm.prepare out/o/cpu-set.npz --store data-cpu --device cpu",
             f"lab.papers.trappm.transfer {_WHOLE} out/o/cpu-set.npz {_TRAPPM} linear-0-0 --width 96 "

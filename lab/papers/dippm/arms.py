@@ -16,12 +16,14 @@ from lab.papers.graph_networks.recipes import BY_BOUND, Recipe, find_recipe
 BLOCKS = ("dippm", "gcn", "gat", "gin", "mlp")
 TABLE_4_STEPS = 73_560
 EPOCHS, INFERENCE_EPOCHS = 500, 250
-OF_BOUND = "by bound"
+OF_BOUND, OF_POWER = "by bound", "by bound and power"
 # two layers: what a node takes at least is known, so that it need not hear far
 BOUND: Mapping[str, Any] = {**BY_BOUND, "blocks": 2, "layers": 1}
 _TARGETS = ("latency_ms", "energy_j", "device_memory_mib", "memory_mib")
 # a process that measures many settings cannot read device memory: most of the families have peak memory alone
 _RAW_TARGETS = ("latency_ms", "energy_j", "memory_mib")
+# energy is power times latency, and of the two power varies less
+_POWER_TARGETS = ("latency_ms", "power_w", "device_memory_mib", "memory_mib")
 _LEAST_SHARE, _ENOUGH = 0.05, 100
 
 
@@ -93,6 +95,7 @@ def _families() -> list[Arm]:
     return [
         dippm,
         but(OF_BOUND, **BOUND),
+        but(OF_POWER, **BOUND, targets=_POWER_TARGETS),
         *(_best(block, "families", "random", 0, 200) for block in BLOCKS[1:]),
         replace(unseen, name=f"dippm {OF_BOUND}", recipe=replace(unseen.recipe, **BOUND)),
         unseen,
@@ -105,13 +108,15 @@ def _families() -> list[Arm]:
 
 
 def _inference() -> list[Arm]:
-    """All inference on unseen architectures."""
+    """All inference on unseen architectures, and once by chance, to learn power from all that has it."""
     dippm, mlp = (
         [_best(block, "inference", "architecture", seed, 300) for seed in range(3)] for block in ("dippm", "mlp")
     )
     bound = [replace(arm, name=f"dippm {OF_BOUND}", recipe=replace(arm.recipe, **BOUND)) for arm in dippm]
     shorter = [replace(arm, recipe=replace(arm.recipe, epochs=INFERENCE_EPOCHS)) for arm in (*bound, dippm[0])]
-    return [*shorter, *mlp]
+    recipe = replace(shorter[0].recipe, targets=_POWER_TARGETS)
+    power = replace(shorter[0], name=f"dippm {OF_POWER}", split="random", recipe=recipe)
+    return [*shorter, power, *mlp]
 
 
 def measured_targets(recipe: Recipe, truths: Sequence[Mapping[str, float]]) -> Recipe:

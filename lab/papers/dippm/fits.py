@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from foretell.datasets.splits import TEST, TRAIN, VALIDATION
 from foretell.files import write_whole
 from foretell.predictors.unit.fit_network import default_device
+from foretell.units import KILO
 from lab.papers.dippm.arms import Arm, arms, measured_targets, narrowed
 from lab.papers.dippm.sets import Labelled, read_set, split_rows, subset
 
@@ -179,6 +180,8 @@ def save(file: Path, fitted: "Fitted", graphs: int, test: Sequence[Labelled], fa
 
     recipe, history = fitted.recipe, fitted.history
     predicted = fitted.predict([row.graph for row in test], str(facts.get("device", default_device())))
+    if "power_w" in predicted and "energy_j" not in predicted:
+        predicted["energy_j"] = predicted["power_w"] * predicted["latency_ms"] / KILO
     told = {
         **facts, "graphs": graphs, "epochs": len(history), "planned_epochs": recipe.epochs, "batch": recipe.batch,
         "steps": len(history) * -(-graphs // recipe.batch), "improvement_of_last_tenth": improvement(history),

@@ -137,8 +137,8 @@ def render(arms: Sequence[Fitted], title: str = TITLES["dippm"], name: str = "di
         if place[0] == "inference":
             families = {name: [of_families(arm) for arm in found] for name, found in own.items()}
             parts += [f"### {place[0]}, split by {place[1]}: the ten families alone", _errors_table(families)]
-    if any(group[2] == "dippm" and "device_memory_mib" in own[0].predicted for group, own in groups.items()):
-        parts += ["### MIG profiles by eq. 2, from predicted device memory", _mig_table(groups)]
+    if any(group[2].startswith("dippm") for group in groups):
+        parts += ["### MIG profiles of a 40 GB A100 by eq. 2, from predicted memory", _mig_table(groups)]
     parts += [
         *_share_tables(arms),
         *_family_tables(groups),
@@ -186,7 +186,7 @@ def _share_tables(arms: Sequence[Fitted]) -> list[str]:
 
 
 _SHARE = re.compile(r"([\d.]+) % of the labels")
-_BY_FAMILY = ("dippm", "dippm by bound", "pre-trained", "none")  # the arms whose errors are shown by family
+_BY_FAMILY = ("dippm", "dippm by bound", "none")  # the arms whose errors are shown by family
 
 
 def _family_tables(groups: Mapping[tuple[str, str, str], Sequence[Fitted]]) -> list[str]:
@@ -203,19 +203,34 @@ def _family_tables(groups: Mapping[tuple[str, str, str], Sequence[Fitted]]) -> l
 def _mig_table(groups: Mapping[tuple[str, str, str], Sequence[Fitted]]) -> str:
     rows = []
     for (subset, split, name), arms in sorted(groups.items()):
-        if "device_memory_mib" not in arms[0].predicted or name != "dippm":
+        metric = memory_metric(arms[0])
+        if metric not in arms[0].predicted or arms[0].facts["recipe"].get("published"):
             continue
         truth, predicted = (
-            np.concatenate([getattr(arm, side)["device_memory_mib"] for arm in arms]) for side in ("truth", "predicted")
+            np.concatenate([getattr(arm, side)[metric] for arm in arms]) for side in ("truth", "predicted")
         )
         known = np.isfinite(truth)
         truth, predicted = truth[known], predicted[known]
-        pairs = [(dippm_mig(float(a)), dippm_mig(float(b))) for a, b in zip(truth, predicted)]
-        small = np.mean([a != b and low < high for (a, b), low, high in zip(pairs, predicted, truth)])
-        right = np.mean([a == b for a, b in pairs])
-        rows.append([subset, split, str(len(pairs)), f"{100 * right:.1f}", f"{100 * small:.1f}",
-                     f"{100 * max(1 - right - small, 0.0):.1f}"])  # fmt: skip
-    return _markdown(["set", "split", "workloads", "right %", "too small %", "too large %"], rows)
+        scores = mig_scores(truth, predicted)
+        smallest = mig_scores(truth, np.ones_like(truth))["right"]
+        rows.append([f"{name}, {subset}, {split}", METRICS[metric], str(len(truth)),
+                     *(f"{100 * scores[key]:.1f}" for key in ("right", "too small", "too large")),
+                     f"{100 * smallest:.1f}"])  # fmt: skip
+    head = ["arm", "from", "workloads", "right %", "too small %", "too large %", "always the smallest: right %"]
+    return _markdown(head, rows)
+
+
+def mig_scores(truth: NDArray[np.float64], predicted: NDArray[np.float64]) -> dict[str, float]:
+    """How often the profile of the predicted memory is that of the measured one, a smaller or a larger one.
+
+    >>> mig_scores(np.array([3e3, 6e3, 3e3, 3e3]), np.array([4e3, 4e3, 6e3, 3e3]))
+    {'right': 0.5, 'too small': 0.25, 'too large': 0.25}
+    """
+    is_right = np.array([dippm_mig(float(a)) == dippm_mig(float(b)) for a, b in zip(truth, predicted)], bool)
+    return {
+        "right": float(is_right.mean()), "too small": float((~is_right & (predicted < truth)).mean()),
+        "too large": float((~is_right & (predicted >= truth)).mean()),
+    }  # fmt: skip
 
 
 def _curves(groups: Mapping[tuple[str, str, str], Sequence[Fitted]]) -> str:

@@ -59,6 +59,16 @@ def test_an_arm_leaves_predictions_of_its_test_side_and_a_curve(tmp_path, monkey
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
+def test_energy_is_power_times_latency_where_power_was_learned(tmp_path, monkeypatch):
+    monkeypatch.setattr(fits, "_rows", labelled())
+    recipe = tiny_recipe("dippm", epochs=1, targets=("latency_ms", "power_w"))
+    fits.fit_arm(Arm("dippm", "inference", "random", 0, recipe, 60), tmp_path, end=float("inf"), captured=False)
+    fits.collect(tmp_path)
+    with np.load(tmp_path / "dippm-arms.npz") as stored:
+        told = {name.rpartition("/")[2]: stored[name] for name in stored.files if not name.endswith(("facts", "ids"))}
+    np.testing.assert_allclose(told["energy_j"], told["latency_ms"] * told["power_w"] / 1000, rtol=1e-6)
+
+
 def test_an_arm_without_time_is_left_for_later(tmp_path, monkeypatch):
     monkeypatch.setattr(fits, "_rows", labelled())
     arm = Arm("dippm", "inference", "random", 0, tiny_recipe("dippm"), 60)
@@ -151,8 +161,9 @@ def test_a_long_curve_is_thinned_between_its_ends():
 def test_the_families_are_split_by_chance_and_all_inference_by_architecture():
     planned = arms("best")
     assert {arm.name for arm in planned} >= {"dippm", "dippm by bound", "gcn", "gat", "gin", "mlp", "dippm mse"}
-    assert {arm.split for arm in planned if arm.subset == "inference"} == {"architecture"}
+    assert {arm.split for arm in planned if arm.subset == "inference" and "power" not in arm.name} == {"architecture"}
     assert {arm.split for arm in planned if arm.subset == "families"} == {"random", "architecture"}
     for arm in planned:
         assert arm.recipe.patience >= arm.recipe.epochs, "a cosine has to end"
         assert ("by bound" in arm.name) == (arm.recipe.readout == "bound")
+        assert ("power" in arm.name) == ("power_w" in arm.recipe.targets) == ("energy_j" not in arm.recipe.targets)

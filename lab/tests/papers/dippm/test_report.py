@@ -35,7 +35,7 @@ def test_the_best_arm_is_first_with_its_spread_and_whether_it_converged():
 def test_profiles_are_counted_right_too_small_and_too_large():
     text = render([arm("dippm", 0, 1.0)])
     # 4,000 MiB predicted as 6,000 asks for too much, 6,000 predicted as 3,000 for too little
-    assert "| families | random | 4 | 50.0 | 25.0 | 25.0 |" in text
+    assert "| dippm, families, random | device memory | 4 | 50.0 | 25.0 | 25.0 | 50.0 |" in text
 
 
 def test_a_curve_shows_the_best_error_so_far():
@@ -70,7 +70,7 @@ def test_peak_memory_stands_for_device_memory_where_that_was_not_measured():
     assert joint(peak) == pytest.approx(joint(full))
     text = render([peak])
     assert "| family | workloads | latency % | memory % |" in text
-    assert "MIG" not in text
+    assert "| dippm, families, random | memory | 4 | 50.0 |" in text
 
 
 def test_on_all_inference_the_ten_families_have_a_table_of_their_own():
