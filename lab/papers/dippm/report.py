@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from foretell.files import write_whole
 from lab.papers.dippm.mig import dippm_mig
-from lab.papers.dippm.sets import Labelled, family_of, read_set
+from lab.papers.dippm.sets import FAMILIES, THESIS_FAMILIES, Labelled, family_of, read_set
 from lab.papers.trappm.shares import Judged, by_share, differences
 
 METRICS = {
@@ -80,7 +80,7 @@ def joint(arm: Fitted) -> float:
 
 
 def of_families(arm: Fitted) -> Fitted:
-    """The workloads of the ten families alone."""
+    """The workloads of the paper's families alone."""
     kept = np.array([family != "others" for family in arm.families], bool)
     truth, predicted = ({name: values[kept] for name, values in side.items()} for side in (arm.truth, arm.predicted))
     return Fitted(arm.facts, truth, predicted, [family for family in arm.families if family != "others"])
@@ -107,7 +107,8 @@ def by_family(arms: Sequence[Fitted]) -> dict[str, tuple[int, float, float]]:
 def read_arms(file: Path, rows: Sequence[Labelled]) -> list[Fitted]:
     """The arms in a file of `lab.papers.dippm.fits`."""
     truths = {row.workload_id: row.truth for row in rows}
-    families = {row.workload_id: family_of(row.spec) or "others" for row in rows}
+    tables = {"training": THESIS_FAMILIES}
+    families = {row.workload_id: family_of(row.spec, tables.get(row.mode, FAMILIES)) or "others" for row in rows}
     with np.load(file, allow_pickle=False) as stored:
         arms: defaultdict[str, dict[str, NDArray[Any]]] = defaultdict(dict)
         for name in stored.files:
@@ -134,9 +135,10 @@ def render(arms: Sequence[Fitted], title: str = TITLES["dippm"], name: str = "di
     for place in sorted({group[:2] for group in groups}):
         own = {group[2]: found for group, found in groups.items() if group[:2] == place}
         parts += [f"### {place[0]}, split by {place[1]}", _errors_table(own)]
-        if place[0] == "inference":
+        if place[0] != "families":
             families = {name: [of_families(arm) for arm in found] for name, found in own.items()}
-            parts += [f"### {place[0]}, split by {place[1]}: the ten families alone", _errors_table(families)]
+            number = len(THESIS_FAMILIES if place[0].startswith("training") else FAMILIES)
+            parts += [f"### {place[0]}, split by {place[1]}: the {number} families alone", _errors_table(families)]
     if any(group[2].startswith("dippm") for group in groups):
         parts += ["### MIG profiles of a 40 GB A100 by eq. 2, from predicted memory", _mig_table(groups)]
     parts += [
@@ -170,8 +172,8 @@ def _errors_table(groups: Mapping[str, Sequence[Fitted]]) -> str:
 
 
 def _share_tables(arms: Sequence[Fitted]) -> list[str]:
-    """Training steps by the share of their labels: arms, and what an encoder is worth."""
-    found = [(arm, match) for arm in arms if (match := _SHARE.search(arm.facts["subset"]))]
+    """Training steps of the thesis' families by the share of their labels: arms, and what an encoder is worth."""
+    found = [(of_families(arm), match) for arm in arms if (match := _SHARE.search(arm.facts["subset"]))]
     parts = []
     for metric in ("latency_ms", memory_metric(found[0][0]), "power_w") if found else ():
         judged = [
@@ -180,7 +182,7 @@ def _share_tables(arms: Sequence[Fitted]) -> list[str]:
             if len(errors := arm.errors(metric))
         ]
         for split in sorted({one.split for one in judged}):
-            title = f"### {METRICS[metric].capitalize()} % by share of the labels, split by {split}"
+            title = f"### {METRICS[metric].capitalize()} % of the families by share of the labels, split by {split}"
             parts += [title, by_share(judged, split), differences(judged, split)]
     return [part for part in parts if part]
 

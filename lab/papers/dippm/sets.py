@@ -24,6 +24,8 @@ FAMILIES: Mapping[str, str] = {
     "resnet": r"(wide_)?resnet\d", "vgg": r"vgg\d", "swin": r"swin(v2)?_", "vit": r"vit(_|$)",
     "densenet": r"densenet", "visformer": r"visformer", "poolformer": r"poolformer",
 }  # fmt: skip
+# those of the thesis' chapter 5 (TraPPM)
+THESIS_FAMILIES: Mapping[str, str] = {**FAMILIES, "convnext": r"convnext"}
 SUBSETS = ("families", "vision", "inference")
 _VISION, _NAMED = ("timm", "torchvision"), ("timm", "torchvision", "hf")
 
@@ -40,17 +42,19 @@ class Labelled:
     truth: Mapping[str, float]
 
 
-def family_of(spec: str) -> str | None:
-    """The family of DIPPM's Table 2 that a model belongs to.
+def family_of(spec: str, families: Mapping[str, str] = FAMILIES) -> str | None:
+    """The family of DIPPM's Table 2, or another table, that a model belongs to.
 
     >>> family_of("timm:tf_efficientnetv2_s"), family_of("timm:vit_base_patch16_224"), family_of("timm:resnetv2_50")
     ('efficientnet', 'vit', None)
+    >>> family_of("timm:convnext_tiny"), family_of("timm:convnextv2_atto", THESIS_FAMILIES)
+    (None, 'convnext')
     """
     zoo, _, rest = spec.partition(":")
     name = re.split(r"[.?]", rest)[0]
     if zoo not in _NAMED:
         return None
-    return next((family for family, start in FAMILIES.items() if re.match(start, name)), None)
+    return next((family for family, start in families.items() if re.match(start, name)), None)
 
 
 def write_set(samples: Sequence[Sample], graphs: Mapping[str, GraphArrays], file: Path) -> None:

@@ -81,4 +81,14 @@ def test_on_all_inference_the_ten_families_have_a_table_of_their_own():
     first, second = (line for line in text.splitlines() if line.startswith("| dippm | 1 |"))
     assert first.startswith("| dippm | 1 | 113 |"), "20, 300 and 20 %"
     assert second.startswith("| dippm | 1 | 20 |"), "one workload of the two was timed"
-    assert "the ten families alone" not in render([arm("dippm", 0, 1.2)])
+    assert "the 10 families alone" in text
+    assert "families alone" not in render([arm("dippm", 0, 1.2)])
+
+
+def test_training_steps_stand_by_share_of_the_labels_with_the_families_alone():
+    steps = arm("none", 0, 1.2)
+    facts = steps.facts | {"subset": "training steps, 25 % of the labels"}
+    text = render([replace(steps, facts=facts, families=["vgg", "others", "vit", "others"])])
+    assert "the 11 families alone" in text
+    assert "### Latency % of the families by share of the labels, split by random" in text
+    assert "| none | 20.0 (one seed) |" in text
