@@ -71,6 +71,7 @@ REMADE = (
             f"lab.papers.dippm.report {_WHOLE} {_TRAPPM}/trappm-arms.npz --name trappm",
             f"lab.papers.trappm.embedding {_SET} {_TRAPPM} linear-0-0 --by-bound "
             "--svg docs/pictures/trappm-embedding.svg"), 60, 500),
+    Remade("trappm-power", None, (*_WHOLE_SET, f"lab.papers.trappm.power {_WHOLE} --epochs 40"), 35),
     Remade("trappm-transfer", None,
            ("lab.papers.dippm.prepare out/o/cpu-set.npz --store data-cpu --device cpu",
             f"lab.papers.trappm.transfer {_WHOLE} out/o/cpu-set.npz {_TRAPPM} linear-0-0 --width 96 "
