@@ -74,7 +74,7 @@ REMADE = (
     Remade("trappm-power", None, (*_WHOLE_SET, f"lab.papers.trappm.power {_WHOLE} --epochs 40"), 35),
     Remade("trappm-transfer", None,
            ("lab.papers.dippm.prepare out/o/cpu-set.npz --store data-cpu --device cpu",
-            f"lab.papers.trappm.transfer {_WHOLE} out/o/cpu-set.npz {_TRAPPM} linear-0-0 --width 96 "
+            f"lab.papers.trappm.transfer {_SET} out/o/cpu-set.npz {_TRAPPM} linear-0-0 --width 96 "
             "--by-bound --epochs 30 --seeds 3")),
     Remade("rate-finder", None,
            (f"lab.papers.dippm.prepare {_SET}", f"lab.papers.dippm.rate_finder {_SET} --seeds 3")),
