@@ -184,7 +184,11 @@ def _share_tables(arms: Sequence[Fitted]) -> list[str]:
         for split in sorted({one.split for one in judged}):
             title = f"### {METRICS[metric].capitalize()} % of the families by share of the labels, split by {split}"
             parts += [title, by_share(judged, split), differences(judged, split)]
-    return [part for part in parts if part]
+    said = (
+        "By share of the labels: means over seeds ± the half of their 95 % interval (Student's), and how many seeds there "
+        "are; differences are of pairs with the same seed."
+    )
+    return [said, *parts] if parts else []
 
 
 _SHARE = re.compile(r"([\d.]+) % of the labels")

@@ -83,6 +83,7 @@ def test_on_all_inference_the_ten_families_have_a_table_of_their_own():
     assert second.startswith("| dippm | 1 | 20 |"), "one workload of the two was timed"
     assert "the 10 families alone" in text
     assert "families alone" not in render([arm("dippm", 0, 1.2)])
+    assert "95 % interval" not in render([arm("dippm", 0, 1.2)])
 
 
 def test_training_steps_stand_by_share_of_the_labels_with_the_families_alone():
@@ -92,3 +93,4 @@ def test_training_steps_stand_by_share_of_the_labels_with_the_families_alone():
     assert "the 11 families alone" in text
     assert "### Latency % of the families by share of the labels, split by random" in text
     assert "| none | 20.0 (one seed) |" in text
+    assert "95 % interval" in text
