@@ -185,7 +185,7 @@ def _share_tables(arms: Sequence[Fitted]) -> list[str]:
             title = f"### {METRICS[metric].capitalize()} % of the families by share of the labels, split by {split}"
             parts += [title, by_share(judged, split), differences(judged, split)]
     said = (
-        "By share of the labels: means over seeds ± the half of their 95 % interval (Student's), and how many seeds there "
+        "By share of the labels: means over seeds ± half of their 95 % interval (Student's), and how many seeds there "
         "are; differences are of pairs with the same seed."
     )
     return [said, *parts] if parts else []
