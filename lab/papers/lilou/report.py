@@ -11,7 +11,7 @@ _HEAD = """# LILOU
 
 The two networks of LILOU (Q. Liang, H. Wang, P. Shenoy), fitted to foretell's data, beside foretell's own predictors.
 Architectures held out, five folds. Remade by `python -m lab evaluate lilou-partitioner --report`,
-`python -m lab evaluate lilou-analyser --report` and `python -m lab.papers.lilou.group_fits`."""
+`python -m lab evaluate lilou-analyser --report` and `python -m lab remake lilou-compiled`."""
 _SECTION = "\n\n## "
 
 
