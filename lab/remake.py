@@ -109,8 +109,11 @@ REMADE = (
     Remade("adapt", "reports/adapt.md", (f"lab evaluate adapt {TABLES} --report",), 8),
     Remade("transfer", "reports/other-gpus.md", (f"lab evaluate transfer {TABLES} --report",), 2),
     Remade("few-shot", None, (f"lab.papers.few_shot {TABLES}",)),
-    # eight minutes of an H200 by design, which nobody has run; --small is for one core
-    Remade("chapter7", None, (f"lab.papers.graph_llm.study {TABLES}",)),
+    # the networks on a GPU, the samples on a core
+    Remade("chapter7", "reports/chapter7.md",
+           (f"lab.papers.graph_llm.study {TABLES} --steps "
+            "prepare,convert,encoder,text,fit,baseline,known,recipes,ablations",
+            f"lab.papers.graph_llm.study {TABLES} --size few-by-processor --steps few,report --report"), 30, 490),
     Remade("slices", "reports/slices.md", ("foretell evaluate slices --report",)),
     Remade("occupancy", "reports/occupancy.md", ("foretell evaluate occupancy --report",)),
     Remade("unit-network", "reports/evaluation.md", ("foretell evaluate unit-network --split architecture --report",)),

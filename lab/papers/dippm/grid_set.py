@@ -235,6 +235,11 @@ def main() -> None:
 def _join(grid: Grid, options: argparse.Namespace) -> None:
     rows = measured_rows(options.rows or grid.measured)
     labelled = join(rows, read_parts(grid.graphs))
+    if not labelled:
+        raise DataError(
+            f"None of {len(rows)} settings has a graph in {grid.graphs}: make them with python -m "
+            f"lab.papers.dippm.grid_set graphs --plan {options.plan}."
+        )
     if options.also:
         labelled = united(read_set(options.also), labelled)
     write_labelled(labelled, options.set)

@@ -114,6 +114,16 @@ def test_a_row_with_energy_is_new_and_stands_for_the_one_without(tmp_path):
         assert (labelled.truth["latency_ms"], labelled.truth["energy_j"]) == (1.1, 0.3)
 
 
+def test_a_set_without_any_graph_is_refused(tmp_path, monkeypatch):
+    lines = tmp_path / "rows.jsonl"
+    grid_set.append_row(lines, row(1, latency_ms=1.0))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["grid_set", "join", "set.npz", "--rows", str(lines), "--plan", "steps"])
+    with pytest.raises(DataError, match="graphs --plan steps"):
+        grid_set.main()
+    assert not (tmp_path / "set.npz").exists()
+
+
 def test_sittings_are_read_in_their_order(tmp_path, monkeypatch):
     monkeypatch.setattr(grid_set, "STORE", tmp_path)
     for name in ("2026-11-19-1-steps", "2026-11-18-1-steps"):
