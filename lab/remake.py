@@ -49,6 +49,7 @@ _WHOLE_SET = (
     f"lab.papers.dippm.grid_set join {_WHOLE} --plan steps --also {_JOINED}",
 )  # fmt: skip
 _BY_CORE = "--bf16 --whole --processes 1 --device cpu --seconds 9000"  # a second run goes on
+_NARROW = f"lab.papers.dippm.fits {_WHOLE} {_ARMS} {_BY_CORE}"
 _NETWORKS = "dippm gcn gat gin nnlqp brp-nas mlp trappm"
 REMADE = (
     Remade("arithmetic", None, ("lab.papers.arithmetic",), 0.1),
@@ -57,20 +58,22 @@ REMADE = (
     # full width on a GPU, then narrow copies on a core
     Remade("dippm", "reports/dippm.md",
            (*_WHOLE_SET, f"lab.papers.dippm.fits {_WHOLE} {_ARMS} --parts best --whole --seconds 700 --processes 6",
-            f"lab.papers.dippm.fits {_WHOLE} {_ARMS} --parts best --only dippm-by-bound,mlp-inference --width 128 "
-            f"--epochs 80 {_BY_CORE}",
-            f"lab.papers.dippm.fits {_WHOLE} {_ARMS} --parts table-4 --width 64 {_BY_CORE}",
-            f"lab.papers.dippm.report {_WHOLE} {_ARMS}/dippm-arms.npz"), 100, 700),
+            f"{_NARROW} --parts best --width 128 --epochs 80 --only dippm-by-bound-families-random,"
+            "dippm-by-bound-and-power-families,dippm-by-bound-inference-architecture-0",
+            f"{_NARROW} --parts best --width 128 --epochs 50 --only dippm-by-bound-and-power-inference",
+            f"{_NARROW} --parts table-4 --width 64 --only " + ",".join(
+                f"{block}-ten-epochs-families-random-0" for block in ("dippm", "gcn", "gat", "mlp")),
+            f"lab.papers.dippm.report {_WHOLE} {_ARMS}/dippm-arms.npz"), 70, 700),
     Remade("mlp-of-the-thesis", None,
            (*_WHOLE_SET, f"lab.papers.dippm.fits {_WHOLE} out/thesis-mlp --parts thesis-mlp {_BY_CORE}")),
     Remade("trappm", "reports/trappm.md",
            (*_WHOLE_SET, f"lab.papers.trappm.encoders {_WHOLE} {_TRAPPM} --by-bound --encoders linear-0-0,relu-0.5 "
             "--splits random --epochs 150 --share 0.5 --seconds 500 --processes 6",
             f"lab.papers.trappm.encoders {_WHOLE} {_TRAPPM} --by-bound --encoders linear-0-0 --splits random "
-            f"--epochs 50 --width 96 {_BY_CORE}",
+            f"--shares 0.1,0.25,1.0 --only pre-trained,random,none --epochs 50 --width 96 {_BY_CORE}",
             f"lab.papers.dippm.report {_WHOLE} {_TRAPPM}/trappm-arms.npz --name trappm",
             f"lab.papers.trappm.embedding {_SET} {_TRAPPM} linear-0-0 --by-bound "
-            "--svg docs/pictures/trappm-embedding.svg"), 60, 500),
+            "--svg docs/pictures/trappm-embedding.svg"), 80, 500),
     Remade("trappm-power", None, (*_WHOLE_SET, f"lab.papers.trappm.power {_WHOLE} --epochs 40"), 35),
     Remade("trappm-transfer", None,
            ("lab.papers.dippm.prepare out/o/cpu-set.npz --store data-cpu --device cpu",
@@ -89,7 +92,7 @@ REMADE = (
     Remade("lilou-partitioner", "reports/lilou.md", ("lab evaluate lilou-partitioner --report --fit-seconds 218",)),
     Remade("lilou-analyser", "reports/lilou.md", ("lab evaluate lilou-analyser --report --fit-seconds 218",)),
     Remade("lilou-compiled", "reports/lilou.md",
-           ("lab evaluate lilou-analyser --only-networks", "lab.papers.lilou.group_fits"), 25),
+           ("lab evaluate lilou-analyser --only-networks", "lab.papers.lilou.group_fits")),
     Remade("lilou-patterns", None, ("lab.papers.lilou.patterns",), 0.1),
     Remade("lilou-sizes", None, ("lab.papers.lilou.input_sizes",), 6),
     Remade("dnn-occu", "reports/dnn-occu.md",

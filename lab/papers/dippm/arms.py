@@ -2,7 +2,7 @@
 
 ``best`` is the network as well as it can be had here; ``published`` is that of the paper's code: raw targets, Huber,
 batch 1, rate 2.754e-5. The paper's ten epochs are 73,560 steps and its 500 epochs are 3.7 million, because it has 7,356
-training graphs. Ten epochs over a set that is twenty times smaller are twenty times fewer steps, so Table 4 is made
+training graphs. Ten epochs over a smaller set are fewer steps (29,490 over our 2,949), so Table 4 is made
 twice: with ten epochs, and with as many steps as the paper.
 """
 

@@ -80,7 +80,7 @@ class Loop:
                     record["seconds"] = _seconds(history) + time.monotonic() - began
                 history.append(record)
                 if len(history) == _HOPELESS:
-                    self._has_hope(history)
+                    self._check_hope(history, checkpoint)
                 if stale_epochs(history) == 0:
                     best = _copy(weights)
                 if time.monotonic() - written >= self.save_every_s or not self._continues(history):
@@ -91,11 +91,14 @@ class Loop:
                 except InterruptedError:
                     self._write(checkpoint, weights, optimizer, best, history)
                     raise
-        self._has_hope(history)
+        self._check_hope(history, checkpoint)
         return best, tuple(history)
 
-    def _has_hope(self, history: Sequence[Record]) -> None:
+    def _check_hope(self, history: Sequence[Record], checkpoint: Path | None) -> None:
+        """Without any finite error, delete the checkpoint: a fit in another way must not go on from it."""
         if history and not math.isfinite(min(_scores(history))):
+            if checkpoint is not None:
+                checkpoint.unlink(missing_ok=True)
             raise NoFiniteError(
                 f"None of {len(history)} epochs gave a finite error, and the loss of the last was "
                 f"{history[-1].get('loss', math.nan):g}: fit with a rate below {self.rate:g}."

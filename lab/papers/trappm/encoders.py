@@ -320,6 +320,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="Seeds of the arms [3].")
     parser.add_argument("--encoders", default="", help="Those whose names begin so, separated by commas [all].")
     parser.add_argument("--splits", default=",".join(SPLITS), help="How labels are split [both].")
+    parser.add_argument("--only", default="", help="Arms of these names, separated by commas [all].")
     parser.add_argument("--shares", default=",".join(map(str, SHARES)), help="Shares of the labels [all].")
     parser.add_argument("--whole", action="store_true", help="All steps and epochs, in several sittings if need be.")
     parser.add_argument("--by-bound", action="store_true", help="Nodes know their bound; ratios to it are learned.")
@@ -349,10 +350,11 @@ def main() -> None:
         made = (
             {file.stem for file in (out / "encoders").glob("*.npz")} | {None} | ({TAUGHT} if is_taught(out) else set())
         )
+        names, splits, shares = options.only.split(","), options.splits.split(","), options.shares.split(",")
         planned = [
             arm
             for arm in step_arms(range(options.seeds))
-            if arm.share in map(float, options.shares.split(",")) and arm.split in options.splits.split(",")
+            if arm.share in map(float, shares) and arm.split in splits and (not options.only or arm.name in names)
         ]
         if options.processes == 1:  # nothing is beside the long ones: a sitting that ends early lacks as few as can be
             planned.sort(key=lambda arm: arm.embedding == "trained")

@@ -69,13 +69,16 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
         run([1.0], tmp_path / "run.pt")
 
 
-def test_epochs_without_a_finite_score_are_an_error():
+def test_epochs_without_a_finite_score_are_an_error(tmp_path):
     with pytest.raises(DataError, match="finite"):
         run([float("nan"), float("inf")])
     seen = []
     with pytest.raises(NoFiniteError, match="5 epochs"):
         run([float("nan")] * 40, patience=40, progress=lambda epoch, record: seen.append(epoch))
     assert len(seen) == 4, "a fit without hope ends early"
+    with pytest.raises(NoFiniteError):
+        run([float("nan")] * 40, tmp_path / "run.pt", patience=40)
+    assert not (tmp_path / "run.pt").exists(), "a fit in another way must not go on from it"
     assert len(run([float("nan"), 2.0, *[float("nan")] * 8], patience=40)[1]) == 10
 
 
