@@ -81,7 +81,9 @@ METRICS = (
     (*_CORE, "sm__inst_executed_pipe_tensor.sum", *SASS),
     _CORE,
 )
-_START_S, _PRINT_S, _RANGE_S = 25.0, 20.0, 25.0  # a start of ncu and its models; its results; one network at most
+# a few passes over each kernel: operations are then those of the network's graph
+BRIEF = (*_CORE, HMMA, GMMA, HFMA2, BUSY)
+_START_S, _PRINT_S, _RANGE_S = 25.0, 20.0, 60.0  # a start of ncu and its models; its results; one network at most
 _PROBE_S = 45.0
 _NAME_LENGTH = 400
 
@@ -256,15 +258,20 @@ def run(
     *,
     names: Sequence[str] = (),
     cache_control: str = "all",
+    brief: bool = False,
     device: str = "cuda",
 ) -> Results:
-    """Probe, then count the networks in one precision after the other, as far as the time reaches."""
+    """Probe, then count the networks in one precision after the other, as far as the time reaches.
+
+    In ``brief`` nothing is probed, and time, bytes and the tensor pipe are counted alone.
+    """
     end, ncu = time.monotonic() + seconds, find_ncu()
-    probed, metrics = _probe(ncu, end, cache_control, device)
+    probed, metrics = (None, list(BRIEF)) if brief else _probe(ncu, end, cache_control, device)
     facts = {"date": datetime.now(UTC).date().isoformat(), "cache_control": cache_control, "device": "h200", "ncu": ncu}
     results = Results(metrics, {**facts, "clock_control": "none"})
-    for workload in PROBES:
-        results.add("", workload, probed)
+    if probed is not None:
+        for workload in PROBES:
+            results.add("", workload, probed)
     results.write(out)
     for dtype in dtypes:
         left = end - time.monotonic() - _PRINT_S / 2
@@ -307,11 +314,13 @@ def main() -> int:
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--networks", default="", help="only these, separated by commas")
     parser.add_argument("--cache-control", default="all", choices=("all", "none"))
+    parser.add_argument("--brief", action="store_true", help="time, bytes and the tensor pipe alone, without probes")
     chosen = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)7.0f ms %(message)s")
     names = [name for name in chosen.networks.split(",") if name]
+    how = {"cache_control": chosen.cache_control, "brief": chosen.brief}
     try:
-        run(chosen.out, chosen.seconds, chosen.dtypes.split(","), names=names, cache_control=chosen.cache_control)
+        run(chosen.out, chosen.seconds, chosen.dtypes.split(","), names=names, **how)
     except ForetellError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -92,10 +92,14 @@ def _families() -> list[Arm]:
     def but(name: str, **changes: object) -> Arm:
         return replace(dippm, name=f"dippm {name}", recipe=replace(dippm.recipe, **changes))  # type: ignore[arg-type]
 
+    powers = [
+        replace(arm, name=f"dippm {OF_POWER}", recipe=replace(arm.recipe, **BOUND | {"targets": _POWER_TARGETS}))
+        for arm in (dippm, *others)
+    ]
     return [
+        *powers,
         dippm,
         but(OF_BOUND, **BOUND),
-        but(OF_POWER, **BOUND, targets=_POWER_TARGETS),
         *(_best(block, "families", "random", 0, 200) for block in BLOCKS[1:]),
         replace(unseen, name=f"dippm {OF_BOUND}", recipe=replace(unseen.recipe, **BOUND)),
         unseen,

@@ -210,6 +210,7 @@ def main() -> None:
     packing.add_argument("lines", type=Path, help="The file of python -m lab.papers.dippm.grid.")
     packing.add_argument("file", type=Path, help="The Parquet file.")
     lining.add_argument("lines", type=Path)
+    lining.add_argument("--energy", action="store_true", help="Settings with energy, and those that failed, alone.")
     joining.add_argument("set", type=Path)
     joining.add_argument("--also", type=Path, help="A set of lab.papers.dippm.prepare, which comes first.")
     joining.add_argument("--rows", type=Path, nargs="+", help="Lines or Parquet, instead of the rows of the store.")
@@ -221,8 +222,9 @@ def main() -> None:
         make_graphs(planned(grid.plan, grid.plan.names()), grid.graphs, "h200", say)
     elif options.command == "lines":
         options.lines.unlink(missing_ok=True)
-        for row in measured_rows(grid.measured):
-            append_row(options.lines, row)
+        for row in best_rows(measured_rows(grid.measured)).values():
+            if not options.energy or "energy_j" in row or "latency_ms" not in row:
+                append_row(options.lines, row)
     elif options.command == "pack":
         known = measured_rows(grid.measured) if grid.measured else []
         options.file.parent.mkdir(parents=True, exist_ok=True)

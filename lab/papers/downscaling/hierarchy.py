@@ -12,7 +12,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,11 @@ class Counted:
     def plain_flops(self) -> float:
         """Operations without tensor cores: a multiply-add is two."""
         return math.fsum(weight * self.total(metric) for metric, weight in SASS.items())
+
+    @property
+    def has_operations(self) -> bool:
+        """Whether operations were counted of every kernel, with those of tensor cores or without."""
+        return all(set(SASS) <= kernel.values.keys() for kernel in self.kernels)
 
     @property
     def tensor_flops(self) -> float:
@@ -213,7 +218,7 @@ class Row:
 
     one: Counted
     flops: float
-    counted_flops: float
+    counted_flops: float | None
     graph_flops: float | None
     shares: Mapping[str, float]  # of each ceiling that is known
 
@@ -236,8 +241,11 @@ class Row:
 
 def row_of(one: Counted, checks: Checks, ceilings: Ceilings, graph: float | None) -> Row:
     """Operations, and the share of each ceiling."""
-    counted = one.tensor_flops + one.plain_flops
-    flops = counted if checks.trusts(one.dtype) or graph is None else graph
+    counted = one.tensor_flops + one.plain_flops if one.has_operations else None
+    trusted = counted if checks.trusts(one.dtype) or graph is None else graph
+    flops = graph if trusted is None else trusted
+    if flops is None:
+        raise DataError("its operations were not counted, and it has no graph here")
     bandwidths = {"L1": ceilings.l1_gb_per_s, "L2": ceilings.cache_gb_per_s, "HBM": ceilings.dram_gb_per_s}
     shares = {
         level: one.total(LEVELS[level]) / one.seconds / (rate * GIGA) for level, rate in bandwidths.items() if rate
@@ -263,11 +271,11 @@ def lines(values: Mapping[str, Any], rows: Sequence[Row], checks: Checks, failed
     yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     for row in rows:
         one = row.one
-        graph = f"{row.graph_flops / GIGA:,.0f}" if row.graph_flops else "–"
+        counted, graph = (f"{flops / GIGA:,.0f}" if flops else "–" for flops in (row.counted_flops, row.graph_flops))
         intensities = " | ".join(f"{row.intensity(level):.1f}" for level in LEVELS)
         yield (
             f"| {one.network} | {one.dtype} | {one.batch_size} | {ms(one.seconds):.2f} | "
-            f"{row.counted_flops / GIGA:,.0f} | {graph} | {row.flops_per_s / TERA:.1f} | {intensities} |"
+            f"{counted} | {graph} | {row.flops_per_s / TERA:.1f} | {intensities} |"
         )
     yield ""
     names = ("L1", "L2", "HBM", "tensor cores")
@@ -383,10 +391,13 @@ def main() -> int:
         return 1
     checks = checks_of(found, values["device"])
     networks = [one for one in found if one.network]
-    rows = [
-        row_of(one, checks, ceilings, None if chosen.no_graphs else graph_flops(one)) for one in networks if one.kernels
-    ]
-    failed = [one for one in networks if not one.kernels]
+    rows, failed = [], [one for one in networks if not one.kernels]
+    for one in networks:
+        if one.kernels:
+            try:
+                rows.append(row_of(one, checks, ceilings, None if chosen.no_graphs else graph_flops(one)))
+            except DataError as error:
+                failed.append(replace(one, error=str(error)))
     chosen.report.parent.mkdir(parents=True, exist_ok=True)
     write_whole(chosen.report, ("\n".join(lines(values, rows, checks, failed)) + "\n").encode())
     if any(row.one.dtype == chosen.precision for row in rows):

@@ -8,7 +8,7 @@ What stage 3 left goes on with some samples of what is new in `lab.papers.graph_
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -137,9 +137,15 @@ def adapt_to_text(place: Workplace, known: Sequence[Row], arm: Arm) -> bool:
 
 
 def fit_known(place: Workplace, known: Sequence[Row], arm: Arm, name: str, steps: int) -> bool:
-    """Stage 3 of an arm on some known rows; whether it is finished."""
-    size = place.size
-    network, language = make_network(place, arm, (f"text-{arm.name}",) if arm.adapted else ())
+    """Stage 3 of an arm on some known rows; whether it is finished.
+
+    What a fit of fewer steps left goes on with the steps that it lacks: the rate rises and falls once more.
+    """
+    size, earlier = place.size, curve_of(place, name)
+    done = int(earlier[-1]["step"]) if earlier else 0
+    steps -= done
+    start = (name,) if done else (f"text-{arm.name}",) if arm.adapted else ()
+    network, language = make_network(place, arm, start)
     teaching, aside = sides(known)
     judged = [known[number] for number in np.random.default_rng(1).permutation(aside)[: size.aside]]
 
@@ -153,9 +159,24 @@ def fit_known(place: Workplace, known: Sequence[Row], arm: Arm, name: str, steps
     fitted = fit(
         list(zip(weights_of(network), (arm.rate, arm.encoder_rate), strict=True)), network,
         loss_on_rows(place, network, language, arm, [known[number] for number in teaching], batch), look,
-        Schedule(steps, arm.rate, arm.encoder_rate, max(steps // 15, 1)), place.checkpoint(name), place.end_s,
+        Schedule(steps, arm.rate, arm.encoder_rate, max(steps // 15, 1), seed=done), place.checkpoint(name),
+        place.end_s,
     )  # fmt: skip
+    if done:
+        if not fitted.is_done:
+            return False
+        later = [record | {"step": record["step"] + done} for record in fitted.curve]
+        fitted = replace(fitted, curve=[*earlier, *later])
     return _finish(place, name, fitted, network.learned())
+
+
+def curve_of(place: Workplace, name: str) -> list[Record]:
+    """The curve of a stage that is finished; empty where it is not."""
+    file = place.folder / "curves" / f"{name}.json"
+    if not file.exists() or not (place.folder / f"{name}.pt").exists():
+        return []
+    curve: list[Record] = json.loads(file.read_bytes())["curve"]
+    return curve
 
 
 def make_network(place: Workplace, arm: Arm, start: Sequence[str]) -> tuple[GraphLanguageNetwork, LanguageModel]:

@@ -102,6 +102,13 @@ def convert(options: argparse.Namespace, place: Workplace) -> None:
         )
 
 
+def fit_main(place: Workplace, rows: sets.Rows) -> None:
+    """The fit to all known platforms; one of fewer steps goes on."""
+    curve = stages.curve_of(place, "fit-main")
+    if not (place.folder / "fit-main.pt").exists() or (curve and curve[-1]["step"] < place.size.fit_steps):
+        stages.fit_known(place, rows.known, MAIN, "fit-main", place.size.fit_steps)
+
+
 def known(place: Workplace, rows: sets.Rows) -> None:
     """What both networks say of all known rows that were held aside."""
     file = place.folder / "known.json"
@@ -265,7 +272,7 @@ def main(arguments: Sequence[str]) -> int:
         "--seconds", type=float, default=math.inf, help="For everything; what is left goes on next time."
     )
     parser.add_argument("--limit", type=int, help="Known rows of each platform [all].")
-    parser.add_argument("--fit-steps", type=int, help="Of the fit to known platforms [those of the size].")
+    parser.add_argument("--fit-steps", type=int, help="Of the fit to known platforms, which goes on [of the size].")
     parser.add_argument("--part", default="0/1", help="Of few samples and ablations: 1/3 is the second third.")
     parser.add_argument("--size", choices=list(SIZES), default="gpu", help="How large networks and fits are [gpu].")
     parser.add_argument("--small", action="store_const", const="small", dest="size", help="The same as --size small.")
@@ -298,8 +305,7 @@ def run(options: argparse.Namespace, place: Workplace) -> None:
     plan: dict[str, tuple[Path | None, Callable[[], object]]] = {
         "encoder": (folder / "encoder.pt", lambda: stages.pretrain_encoder(place, rows.known)),
         "text": (folder / "text-main.pt", lambda: stages.adapt_to_text(place, rows.known, MAIN)),
-        "fit": (folder / "fit-main.pt",
-                lambda: stages.fit_known(place, rows.known, MAIN, "fit-main", place.size.fit_steps)),
+        "fit": (None, lambda: fit_main(place, rows)),
         "baseline": (None, lambda: baseline(place, rows)),
         "known": (None, lambda: known(place, rows)),
         "recipes": (None, lambda: recipes(place, rows)),

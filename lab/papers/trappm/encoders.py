@@ -12,7 +12,7 @@ Arms: *pre-trained* (frozen), *tuned* (pre-trained, then trained on), *random* (
 
 A CPU fits narrow regressors, to encoders of a GPU or to narrow ones of its own (``--encoder-width 64``):
 ``--width 64 --whole --processes 1``. With ``--whole`` every encoder takes all of its steps and every regressor all of
-its epochs, in several sittings if need be.
+its epochs, in several sittings if need be. With ``--further`` an encoder of fewer steps goes on from its weights.
 """
 
 import argparse
@@ -200,6 +200,9 @@ def pretrain_arm(
     graphs = unlabelled(known, count, arm.seed)
     aside = [row.graph for row in base_graphs(fits.rows(), VALIDATION, arm.seed)]
     recipe = arm.recipe(len(graphs), steps, plan)
+    start = read_encoder(out, arm.key) if (out / "encoders" / f"{arm.key}.npz").exists() else None
+    if start is not None:
+        recipe = replace(recipe, encoder_epochs=recipe.encoder_epochs - len(start.history))
     scales = node_scales(f"{ENCODER}.nodes", graphs, recipe)
     sides = [DeviceGraphs.place(some, recipe, device) for some in (graphs, unlabelled(aside, HELD_ASIDE, arm.seed))]
     checkpoint = out / "checkpoints" / f"encoder-{arm.key}.pt"
@@ -207,7 +210,7 @@ def pretrain_arm(
     def train_by(captured: bool, narrow: bool | None) -> "Encoder":
         return train_encoder(
             sides[0], sides[1], recipe, arm.seed, scales, plan.progress(end), device, checkpoint,
-            plan.seconds(end), _SAVE_EVERY_S, masked=arm.masked, narrow=narrow, captured=captured,
+            plan.seconds(end), _SAVE_EVERY_S, masked=arm.masked, narrow=narrow, captured=captured, start=start,
         )  # fmt: skip
 
     try:
@@ -217,7 +220,7 @@ def pretrain_arm(
     each = -(-len(graphs) // recipe.batch)
     facts = {
         "encoder": arm.key, "graphs": len(graphs), "known": len(known), "epochs": len(encoder.history),
-        "captured": captured, "planned_epochs": recipe.encoder_epochs, "steps": len(encoder.history) * each,
+        "captured": captured, "planned_epochs": arm.recipe(len(graphs), steps, plan).encoder_epochs, "steps": len(encoder.history) * each,
         "loss": encoder.loss, "spent_s": round(time.time() - began, 1), "curve": fits.thin(encoder.history),
     }  # fmt: skip
     data = io.BytesIO()
@@ -227,6 +230,7 @@ def pretrain_arm(
         loss=np.array(encoder.loss), **weights,
     )  # fmt: skip
     write_whole(out / "encoders" / f"{arm.key}.npz", data.getvalue())
+    checkpoint.unlink(missing_ok=True)
     return f"{facts['steps']} steps in {facts['spent_s']} s, loss {encoder.loss:.4f} on graphs held aside"
 
 
@@ -301,7 +305,17 @@ def read_encoder(out: Path, name: str) -> "Encoder":
 
     with np.load(out / "encoders" / f"{name}.npz", allow_pickle=False) as stored:
         weights = {key.partition(":")[2]: stored[key] for key in stored.files if key.startswith("weight:")}
-        return Encoder(weights, bool(stored["last_relu"]), float(stored["loss"]))
+        curve = tuple(json.loads(str(stored["facts"]))["curve"])
+        return Encoder(weights, bool(stored["last_relu"]), float(stored["loss"]), curve)
+
+
+def _has_all(out: Path, arm: EncoderArm, steps: int, *, further: bool) -> bool:
+    """Whether an encoder need not be trained: it is there and, where it may go on, has all its steps."""
+    file = out / "encoders" / f"{arm.key}.npz"
+    if not file.exists() or not further:
+        return file.exists()
+    with np.load(file, allow_pickle=False) as stored:
+        return bool(json.loads(str(stored["facts"]))["steps"] >= steps)
 
 
 def main() -> None:
@@ -327,6 +341,7 @@ def main() -> None:
     parser.add_argument("--teach", type=int, default=0, help="Epochs of a teacher fitted to inference [no teacher].")
     parser.add_argument("--bf16", action="store_true", help="Nodes in 16 bits on a CPU, too, if it multiplies them.")
     parser.add_argument("--encoders-only", action="store_true", help="Pre-train encoders, and fit no regressor.")
+    parser.add_argument("--further", action="store_true", help="Encoders of fewer steps go on from their weights.")
     parser.add_argument("--untested", action="store_true", help="Capture steps without comparing them first.")
     parser.add_argument("--device", default=default_device(), help="cpu or cuda [what there is].")
     options = parser.parse_args()
@@ -343,7 +358,7 @@ def main() -> None:
         captured = options.device == "cuda" and (options.untested or fits.captures_work(options.set))
         plan = replace(plan, captured=captured)
         encoders = [arm for arm in ENCODERS if arm.key.startswith(tuple(options.encoders.split(",")))]
-        encoders = [arm for arm in encoders if not (out / "encoders" / f"{arm.key}.npz").exists()]
+        encoders = [arm for arm in encoders if not _has_all(out, arm, options.steps, further=options.further)]
         _all(pool, pretrain_arm, [(arm, out, first_end, options.steps, options.graphs, plan) for arm in encoders])
         if options.teach and not is_taught(out):
             _all(pool, teach_arm, [(Teacher(), out, first_end, options.teach, plan)])

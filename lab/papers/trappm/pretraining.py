@@ -85,24 +85,28 @@ def train_encoder(
     masked: bool = False,
     narrow: bool | None = None,
     captured: bool = False,
+    start: Encoder | None = None,
 ) -> Encoder:
     """One encoder; its epoch is chosen by the loss on the validation graphs.
 
     A ``masked`` one does not learn edges: it fills in the features of hidden nodes. With ``captured``, steps have fixed
-    shapes, and a GPU replays them.
+    shapes, and a GPU replays them. From a ``start`` it goes on for all the recipe's epochs; only the moments of Adam
+    begin again.
     """
-    weights = initial_encoder(recipe, seed) | scales
+    weights = initial_encoder(recipe, seed) | scales if start is None else dict(start.weights)
     if masked:
         weights |= first_decoder(recipe, seed)
     loss: Loss = masked_loss if masked else edge_loss
     tensors = to_tensors(weights, device)
     kind = "|masked" if masked else ""
     digest = hashlib.sha256(f"{SCHEMA}|{recipe.to_json()}|{seed}|{graphs.node_counts.tolist()}{kind}".encode())
-    digest.update(b"".join(value.tobytes() for value in scales.values()))
+    digest.update(b"".join(value.tobytes() for value in (scales if start is None else start.weights).values()))
+    earlier = start.history if start is not None else ()
+    drawing = seed + len(earlier)  # other batches than those that it has seen
     settings = replace(recipe, schedule="constant", weight_decay=0.0, patience=recipe.encoder_epochs)
     identity = digest.hexdigest()[:16]
-    loop = Loop(settings, recipe.encoder_epochs, recipe.encoder_rate, seed, device, identity, seconds, save_every_s)
-    trainer = _Trainer(tensors, recipe, graphs, seed, loss, narrow, captured)
+    loop = Loop(settings, recipe.encoder_epochs, recipe.encoder_rate, drawing, device, identity, seconds, save_every_s)
+    trainer = _Trainer(tensors, recipe, graphs, drawing, loss, narrow, captured)
     best, history = loop.run(
         tensors,
         trainer.epoch,
@@ -111,7 +115,7 @@ def train_encoder(
         checkpoint,
     )
     kept = {name: value for name, value in to_arrays(best).items() if not name.startswith(_DECODER)}
-    return Encoder(kept, recipe.last_relu, best_record(history)["score"], history)
+    return Encoder(kept, recipe.last_relu, best_record(history)["score"], (*earlier, *history))
 
 
 def random_encoder(graphs: Sequence[GraphArrays], recipe: Recipe, seed: int, device: str) -> Encoder:

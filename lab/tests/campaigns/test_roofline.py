@@ -192,6 +192,17 @@ def test_shorter_lists_are_tried_and_networks_counted(fake_ncu, tmp_path, monkey
     assert "build_error" in absent["error"]
 
 
+def test_in_brief_nothing_is_probed_and_operations_are_not_counted(fake_ncu, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    fake_ncu(12)
+    monkeypatch.setattr(roofline, "NETWORKS", SMALL[:1])
+    run(tmp_path / "out.json", 110.0, ("fp32",), brief=True, device="cpu")
+    values = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert set(values["metrics"]) == {TIME, *LEVELS.values(), HMMA, GMMA, HFMA2, roofline.BUSY}
+    (tiny,) = values["workloads"]
+    assert len(tiny["kernels"]) >= 3
+
+
 def test_without_counters_it_stops_and_says_why(fake_ncu, tmp_path):
     fake_ncu(0)
     with pytest.raises(MeasurementError, match="Failed to find metric"):

@@ -114,6 +114,19 @@ def test_a_row_with_energy_is_new_and_stands_for_the_one_without(tmp_path):
         assert (labelled.truth["latency_ms"], labelled.truth["energy_j"]) == (1.1, 0.3)
 
 
+def test_settings_without_energy_are_measured_again_where_energy_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(grid_set, "STORE", tmp_path)
+    full = row(1, latency_ms=1.0, energy_j=0.3, power_w=300.0)
+    rows = [full, row(2, latency_ms=1.0), row(4, error="oom: no")]
+    (tmp_path / "a").mkdir()
+    grid_set.pack_rows(rows, tmp_path / "a" / grid_set.ROWS)
+    for words, kept in ((["--energy"], [1, 4]), ([], [1, 2, 4])):
+        monkeypatch.setattr("sys.argv", ["grid_set", "lines", str(tmp_path / "known.jsonl"), *words])
+        grid_set.main()
+        lines = grid_set.read_rows(tmp_path / "known.jsonl")
+        assert sorted(each["batch_size"] for each in lines) == kept
+
+
 def test_a_set_without_any_graph_is_refused(tmp_path, monkeypatch):
     lines = tmp_path / "rows.jsonl"
     grid_set.append_row(lines, row(1, latency_ms=1.0))

@@ -109,6 +109,18 @@ def test_operations_are_those_of_the_graph_where_counters_are_blind(tmp_path):
     assert row_of(found[-1], checks, CEILINGS, 7e11).flops < 7e11
 
 
+def test_a_brief_count_takes_the_operations_of_the_graph_and_shows_none_of_its_own(tmp_path):
+    values, found, checks = network(tmp_path)
+    kept = (TIME, *LEVELS.values(), HMMA, GMMA, HFMA2, BUSY)
+    kernels = [replace(k, values={name: k.values[name] for name in kept}) for k in found[-1].kernels]
+    brief = replace(found[-1], kernels=tuple(kernels))
+    row = row_of(brief, checks, CEILINGS, 7e11)
+    assert (row.flops, row.counted_flops) == (7e11, None)
+    assert "| net | fp16 | 2 | 2.00 | – | 700 |" in "\n".join(lines(values, [row], checks, []))
+    with pytest.raises(DataError, match="not counted"):
+        row_of(brief, checks, CEILINGS, None)
+
+
 def test_tensor_cores_take_half_of_the_time(tmp_path):
     _, found, _ = network(tmp_path)
     assert found[-1].tensor_share() == pytest.approx((0.5, 0.5)), "plain fp16 counts as no tensor core"
@@ -182,7 +194,7 @@ def test_what_one_file_lacks_another_has(tmp_path):
 
 def test_no_bytes_are_an_infinite_intensity(tmp_path):
     _, found, checks = network(tmp_path)
-    quiet = [replace(kernel, values={TIME: 1.0}) for kernel in found[-1].kernels]
+    quiet = [replace(kernel, values={TIME: 1.0, **dict.fromkeys(SASS, 0.0)}) for kernel in found[-1].kernels]
     assert row_of(replace(found[-1], kernels=tuple(quiet)), checks, CEILINGS, None).intensity("L1") == math.inf
 
 

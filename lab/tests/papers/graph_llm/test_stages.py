@@ -98,3 +98,17 @@ def test_groups_are_on_one_side():
     teaching, aside = stages.sides(rows)
     assert len(teaching) + len(aside) == len(rows)
     assert not {rows[place].group for place in teaching} & {rows[place].group for place in aside}
+
+
+def test_a_finished_fit_goes_on_with_the_steps_it_lacks(place):
+    arm, rows = Arm("main", adapted=False, pretrained=False), tiny.rows()
+    stages.fit_known(place, rows, arm, "fit-main", 3)
+    before = torch.load(place.folder / "fit-main.pt", weights_only=True)["learned"]
+    assert not stages.fit_known(replace(place, end_s=0.0), rows, arm, "fit-main", 7)
+    assert stages.curve_of(place, "fit-main")[-1]["step"] == 3, "what is interrupted changes nothing"
+    assert stages.fit_known(place, rows, arm, "fit-main", 7)
+    steps = [record["step"] for record in stages.curve_of(place, "fit-main")]
+    assert steps == [1, 2, 3, 4, 5, 6, 7]
+    after = torch.load(place.folder / "fit-main.pt", weights_only=True)["learned"]
+    near = [float((after[name] - before[name]).abs().max()) for name in before if "projector" in name]
+    assert 0 < max(near) < 4 * 2e-3, "four steps of Adam away from where it was, not from a new beginning"

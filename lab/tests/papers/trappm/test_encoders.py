@@ -65,6 +65,23 @@ def test_a_whole_encoder_is_interrupted_and_goes_on(rows, tmp_path):
     assert "6 steps" in encoders.pretrain_arm(arm, tmp_path, float("inf"), 4, 20, plan)
 
 
+def test_an_encoder_of_fewer_steps_goes_on_from_its_weights(rows, tmp_path):
+    arm, plan = EncoderArm(0, last_relu=False, dropout=0.0), Plan(device="cpu", whole=True)
+    encoders.pretrain_arm(arm, tmp_path, float("inf"), 4, 20, plan)
+    before = encoders.read_encoder(tmp_path, arm.key)
+    assert encoders._has_all(tmp_path, arm, 6, further=True)
+    assert encoders._has_all(tmp_path, arm, 7, further=False)
+    assert not encoders._has_all(tmp_path, arm, 7, further=True)
+    assert "interrupted after 1 epochs of 3" in encoders.pretrain_arm(arm, tmp_path, 0.0, 7, 20, plan)
+    assert "12 steps" in encoders.pretrain_arm(arm, tmp_path, float("inf"), 7, 20, plan)
+    after = encoders.read_encoder(tmp_path, arm.key)
+    assert [entry["epoch"] for entry in after.history] == [1, 2, 3, 4, 5, 6]
+    assert [entry["loss"] for entry in after.history[:3]] == [entry["loss"] for entry in before.history]
+    own = [name for name in after.weights if ".0.own" in name]
+    moved = max(float(np.abs(after.weights[name] - before.weights[name]).max()) for name in own)
+    assert 0 < moved <= 7 * find_recipe("trappm").encoder_rate, "six steps of Adam, not another beginning"
+
+
 def test_narrow_copies_keep_the_form():
     trappm = find_recipe("trappm")
     recipe = narrowed(trappm, 32, 64)
