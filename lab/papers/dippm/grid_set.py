@@ -32,6 +32,7 @@ from foretell.training.examples.workloads import workload_of
 from lab.judging.graph_set import Log, pack, unpack
 from lab.papers.dippm.grid import INFERENCE, Plan, Row, append_row, read_rows, say, workload_of_row
 from lab.papers.dippm.sets import Labelled, family_of, read_set, write_labelled
+from lab.papers.dippm.sittings import factors
 from lab.papers.graph_networks.arrays import GraphArrays, extract_graph_arrays
 from lab.papers.trappm import step_grid
 
@@ -159,6 +160,24 @@ def measured_rows(files: Sequence[Path]) -> list[Row]:
     return [row for file in files for row in (unpack_rows if file.suffix == ".parquet" else read_rows)(file)]
 
 
+def alike(files: Sequence[Path], log: Log) -> list[Row]:
+    """The rows of a grid's files, with power and energy as the card of the newest sitting would show them."""
+    powers: dict[str, dict[str, float]] = {}
+    for grid in GRIDS.values():
+        for file in grid.measured:
+            own = powers.setdefault(file.parent.name, {})
+            own |= {workload_of_row(row).id: row["power_w"] for row in unpack_rows(file) if "power_w" in row}
+    by_sitting, rows = factors({name: own for name, own in powers.items() if own}), []
+    for file in files:
+        factor, both = by_sitting.get(file.parent.name, (1.0, 0))
+        if both:
+            log(f"power of {file.parent} × {factor:.3f}, by {both} settings that were measured again")
+        for row in measured_rows([file]):
+            scaled = {name: factor * row[name] for name in ("power_w", "energy_j") if name in row}
+            rows.append(row | scaled)
+    return rows
+
+
 def _worth(row: Row) -> int:
     """What a row tells: nothing but that it failed, a time, or a time and energy."""
     return ("latency_ms" in row) + ("energy_j" in row)
@@ -177,9 +196,17 @@ def best_rows(rows: Sequence[Row]) -> dict[str, Row]:
 
 
 def new_rows(rows: Sequence[Row], known: Sequence[Row]) -> list[Row]:
-    """The rows that tell more than others do of their settings."""
-    worth = {key: _worth(row) for key, row in best_rows(known).items()}
-    return [row for key, row in best_rows(rows).items() if _worth(row) > worth.get(key, -1)]
+    """The rows that tell more than others do of their settings, or their power another time."""
+    best = best_rows(known)
+    return [
+        row for key, row in best_rows(rows).items()
+        if key not in best or _worth(row) > _worth(best[key]) or _is_another(row, best[key])
+    ]  # fmt: skip
+
+
+def _is_another(row: Row, known: Row) -> bool:
+    """Whether power was measured again; stored numbers have seven digits."""
+    return "power_w" in row and "power_w" in known and not math.isclose(row["power_w"], known["power_w"], rel_tol=1e-5)
 
 
 def join(rows: Sequence[Row], graphs: Mapping[str, GraphArrays]) -> list[Labelled]:
@@ -235,7 +262,7 @@ def main() -> None:
 
 
 def _join(grid: Grid, options: argparse.Namespace) -> None:
-    rows = measured_rows(options.rows or grid.measured)
+    rows = measured_rows(options.rows) if options.rows else alike(grid.measured, say)
     labelled = join(rows, read_parts(grid.graphs))
     if not labelled:
         raise DataError(

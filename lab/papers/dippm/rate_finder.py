@@ -42,7 +42,7 @@ def suggestion(losses: Sequence[float]) -> float:
     """The rate at which a smoothed curve falls most steeply; NaN where it is too short.
 
     >>> round(math.log10(suggestion([1.0] * 40 + [1.0, 0.9, 0.5, 0.4] + [0.4] * 30)), 1)
-    -4.6
+    -4.7
     """
     if len(losses) <= _SKIPPED + 2:
         return math.nan

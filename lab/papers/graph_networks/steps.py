@@ -44,7 +44,7 @@ def padded(count: int) -> int:
     """The next size that holds a number of rows.
 
     >>> padded(3), padded(64), padded(65), padded(1000)
-    (64, 64, 80, 1192)
+    (64, 64, 80, 1168)
     """
     if count <= _LEAST:
         return _LEAST

@@ -378,6 +378,7 @@ def common_folds(
 
 def write_report(comparisons: Sequence[Comparison], folder: Path) -> Path:
     """Write the tables into LILOU's page."""
+    has_ours = any(OURS in table.rows for table in comparisons)
     text = (
         "*lilou* is the network as published: three GAT layers of 256 channels, operators and sizes of nodes, the "
         "device beside them, latency and kernel at once. A sub-graph is a unit of eager mode: each is one node. "
@@ -385,8 +386,9 @@ def write_report(comparisons: Sequence[Comparison], folder: Path) -> Path:
         "learns the latency alone, as a ratio to the unit's bound, knows all that foretell knows of a unit, and learns "
         "the latency of whole workloads beside single units. A workload's architecture, and every unit of it, is in "
         "one fold; `last_tenth` is by how much the last tenth of the epochs improves the validation error. "
-        f"*{OURS}*: foretell's networks, as a sum of units; the served predictor adds trees on the whole workload, see "
-        "[evaluation.md](evaluation.md), which has BRP-NAS too. "
+        + (f"*{OURS}*: foretell's networks, as a sum of units. " if has_ours else "")
+        + "foretell's served predictor, which adds trees on the whole workload, and BRP-NAS are in "
+        "[evaluation.md](evaluation.md). "
         f"*{BY_KERNEL}* is nn-Meter's way: a random forest for each operator and type on sizes and FLOPs, summed; its "
         "rules join nothing in eager mode. Units of benches of single operators are training data only."
     )

@@ -127,6 +127,32 @@ def test_settings_without_energy_are_measured_again_where_energy_is_asked_for(tm
         assert sorted(each["batch_size"] for each in lines) == kept
 
 
+def test_power_of_another_card_is_brought_to_the_newest(tmp_path, monkeypatch):
+    monkeypatch.setattr(grid_set, "STORE", tmp_path)
+    first = [row(n, latency_ms=1.0, power_w=200.0 + n, energy_j=0.2) for n in range(1, 13)]
+    second = [row(n, latency_ms=1.0, power_w=0.9 * (200.0 + n), energy_j=0.18) for n in range(4, 13)]
+    step = row(1, latency_ms=3.0, power_w=300.0, energy_j=0.9, mode="training", optimizer="sgd")
+    for name, rows in (("2026-11-18-1-a", first), ("2026-11-19-1-b", second)):
+        (tmp_path / name).mkdir()
+        grid_set.pack_rows(rows, tmp_path / name / grid_set.ROWS)
+    grid_set.pack_rows([step], tmp_path / "2026-11-18-1-a" / grid_set.STEP_ROWS)
+    lines = []
+    rows = grid_set.alike(grid_set.GRIDS["inference"].measured, lines.append)
+    assert [each["power_w"] for each in rows[:12]] == pytest.approx([0.9 * (200 + n) for n in range(1, 13)])
+    assert [each["power_w"] for each in rows[12:]] == pytest.approx([each["power_w"] for each in second])
+    assert rows[0]["energy_j"] == pytest.approx(0.18)
+    (scaled,) = grid_set.alike(grid_set.GRIDS["steps"].measured, lines.append)
+    assert (scaled["power_w"], scaled["latency_ms"]) == (pytest.approx(270.0), 3.0), "the sitting's steps, too"
+    assert "× 0.900, by 9 settings" in lines[0]
+
+
+def test_power_that_is_measured_again_is_kept():
+    known = [row(1, latency_ms=1.0, power_w=200.00001, energy_j=0.2)]
+    again = row(1, latency_ms=1.0, power_w=180.0, energy_j=0.18)
+    assert grid_set.new_rows([again], known) == [again]
+    assert grid_set.new_rows([row(1, latency_ms=1.0, power_w=200.0, energy_j=0.2)], known) == []
+
+
 def test_a_set_without_any_graph_is_refused(tmp_path, monkeypatch):
     lines = tmp_path / "rows.jsonl"
     grid_set.append_row(lines, row(1, latency_ms=1.0))
