@@ -3,7 +3,7 @@
 DNN-occu: one ANEE layer (Y. Gao et al., DNNPerf, ICSE-SEIP 2023), two Graphormer layers (C. Ying et al., NeurIPS 2021),
 and a Set Transformer decoder (J. Lee et al., ICML 2019), 256 wide. Baselines with the sizes of the paper: an MLP of 80,
 512, 512 and 256; an LSTM of two layers of 256; a transformer encoder of three layers with four heads and 512; DNNPerf
-with three ANEE layers.
+with three ANEE layers; BRP-NAS.
 
 Where the paper is silent: Graphormer's layers have the biases of its own paper (links of a node, steps between nodes);
 the decoder has one seed vector and two set attention blocks; four heads everywhere. A batch of graphs is padded, and
@@ -16,6 +16,7 @@ from typing import Any
 
 from foretell.optional import require
 from lab.papers.dnn_occu.graphs import FARTHEST, MOST_LINKS
+from lab.papers.graph_networks.arrays import OPERATOR_COLUMNS
 
 torch: Any = require("torch", extra="train", purpose="Networks of papers")
 nn = torch.nn
@@ -193,11 +194,37 @@ class Transformer(Module):  # type: ignore[misc]
         return self.leave(_mean(state, batch.counts))[:, 0]
 
 
+class BrpNas(Module):  # type: ignore[misc]
+    """BRP-NAS (Dudziak et al., 2020): four graph convolutions of 600 over the operators alone, then their mean.
+
+    A node takes the mean over itself and the nodes that reach it. As published, it knows no size, so no batch either.
+    """
+
+    def __init__(self, nodes: int, edges: int, width: int = 600) -> None:
+        super().__init__()
+        del edges
+        self.operators = min(nodes, len(OPERATOR_COLUMNS))
+        sizes = (self.operators, *(width,) * 4)
+        self.layers = nn.ModuleList([nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)])
+        self.leave = nn.Linear(width, 1)
+
+    def forward(self, batch: Batch) -> Any:
+        """One number for each graph."""
+        state = batch.nodes[..., : self.operators].flatten(0, 1)
+        start, end = batch.edges
+        reached = 1.0 + torch.bincount(end, minlength=len(state)).to(state.dtype)[:, None]
+        for layer in self.layers:
+            state = torch.relu(layer(state.index_add(0, end, state[start]) / reached))
+        return self.leave(_mean(state.view(*batch.is_node.shape, -1), batch.counts))[:, 0]
+
+
 def _mean(state: Any, counts: Any) -> Any:
     weights = counts[..., None].to(state.dtype)
     return (state * weights).sum(1) / weights.sum(1)
 
 
-NETWORKS = {"dnn-occu": DnnOccu, "dnnperf": DnnPerf, "transformer": Transformer, "lstm": Lstm, "mlp": Mlp}
+NETWORKS = {
+    "dnn-occu": DnnOccu, "dnnperf": DnnPerf, "transformer": Transformer, "lstm": Lstm, "mlp": Mlp, "brp-nas": BrpNas,
+}  # fmt: skip
 # how many layers deep a network looks at the sources of a node; equal nodes are merged where it sees nothing else
-LOOKS_AT_SOURCES = {"dnnperf": 3, "transformer": 0, "mlp": 0}
+LOOKS_AT_SOURCES = {"dnnperf": 3, "transformer": 0, "mlp": 0, "brp-nas": 4}

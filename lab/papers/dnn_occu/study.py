@@ -36,7 +36,14 @@ from lab.papers.dnn_occu.graphs import OccupancyGraph, graphs_from_bytes, graphs
 if TYPE_CHECKING:
     from lab.papers.dnn_occu.fitting import Fit
 
-QUICKEST_FIRST = ("mlp", "dnnperf", "transformer", "dnn-occu", "lstm")  # a limit then leaves whole rows of the table
+QUICKEST_FIRST = (
+    "mlp",
+    "brp-nas",
+    "dnnperf",
+    "transformer",
+    "dnn-occu",
+    "lstm",
+)  # a limit then leaves whole rows of the table
 STUDY_VERSION = 2  # raise it when a network, its features or its fitting changes: saved predictions are then made again
 OURS, MEAN = "foretell", "mean of the training side"
 NODES, EDGES = (100, 250, 500, 1000), (100, 250, 500, 1000)

@@ -6,7 +6,7 @@ needs logarithms or standard scores computes them and stores their constants.
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 
 import numpy as np
@@ -60,6 +60,8 @@ WHOLE_COLUMNS = (
     "batch", "nodes", "edges", "macs", "parameters", "memory_bytes", "convolutions", "dense", "relu", "input_side",
     *TARGET_COLUMNS,
 )  # fmt: skip
+# behind the others where `GraphArrays.with_time` put them
+TIME_COLUMNS = ("bound_ms", "latency_ms")
 NODE_DTYPES = ("fp32", "fp16", "bf16")
 _MODES = 6  # target columns: the dtypes, then the modes
 AXES, DIPPM_AXES = 6, 4
@@ -211,7 +213,12 @@ class GraphArrays:
 
     def whole_of(self, columns: Sequence[str]) -> NDArray[np.float64]:
         """Columns of the whole graph, by name."""
-        return self.whole[[WHOLE_COLUMNS.index(name) for name in columns]]
+        return self.whole[[(*WHOLE_COLUMNS, *TIME_COLUMNS).index(name) for name in columns]]
+
+    def with_time(self, latency_ms: float) -> "GraphArrays":
+        """The same workload, whose latency is known: measured, or told by another network."""
+        known = self.whole[: len(WHOLE_COLUMNS)]
+        return replace(self, whole=np.append(known, [self.bound_ms, latency_ms]))
 
 
 def extract_graph_arrays(workload: Workload) -> GraphArrays:

@@ -200,9 +200,10 @@ def pretrain_arm(
     graphs = unlabelled(known, count, arm.seed)
     aside = [row.graph for row in base_graphs(fits.rows(), VALIDATION, arm.seed)]
     recipe = arm.recipe(len(graphs), steps, plan)
+    planned = recipe.encoder_epochs
     start = read_encoder(out, arm.key) if (out / "encoders" / f"{arm.key}.npz").exists() else None
     if start is not None:
-        recipe = replace(recipe, encoder_epochs=recipe.encoder_epochs - len(start.history))
+        recipe = replace(recipe, encoder_epochs=planned - len(start.history))
     scales = node_scales(f"{ENCODER}.nodes", graphs, recipe)
     sides = [DeviceGraphs.place(some, recipe, device) for some in (graphs, unlabelled(aside, HELD_ASIDE, arm.seed))]
     checkpoint = out / "checkpoints" / f"encoder-{arm.key}.pt"
@@ -220,7 +221,7 @@ def pretrain_arm(
     each = -(-len(graphs) // recipe.batch)
     facts = {
         "encoder": arm.key, "graphs": len(graphs), "known": len(known), "epochs": len(encoder.history),
-        "captured": captured, "planned_epochs": arm.recipe(len(graphs), steps, plan).encoder_epochs, "steps": len(encoder.history) * each,
+        "captured": captured, "planned_epochs": planned, "steps": len(encoder.history) * each,
         "loss": encoder.loss, "spent_s": round(time.time() - began, 1), "curve": fits.thin(encoder.history),
     }  # fmt: skip
     data = io.BytesIO()
