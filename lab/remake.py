@@ -57,24 +57,30 @@ REMADE = (
     Remade("pairs", None, ("lab.papers.pairs",), 0.1),
     # full width on a GPU, then narrow copies on a core
     Remade("dippm", "reports/dippm.md",
-           (*_WHOLE_SET, f"lab.papers.dippm.fits {_WHOLE} {_ARMS} --parts best --whole --seconds 700 --processes 6",
-            f"{_NARROW} --parts best --width 128 --epochs 80 --only dippm-by-bound-families-random,"
-            "dippm-by-bound-and-power-families,dippm-by-bound-inference-architecture-0",
-            f"{_NARROW} --parts best --width 128 --epochs 50 --only dippm-by-bound-and-power-inference",
+           (*_WHOLE_SET, f"lab.papers.dippm.fits {_WHOLE} {_ARMS} --parts best --whole --seconds 700 --processes 6 "
+            "--only dippm-by-bound-and-power-families,dippm-families-random-0,gcn-families,gat-families,gin-families,"
+            "dippm-by-bound-families-architecture",
+            f"{_NARROW} --parts best --only mlp-families-random-0",
+            f"{_NARROW} --parts best --width 128 --epochs 80 --only dippm-by-bound-and-power-families,"
+            "dippm-by-bound-inference-architecture-0,mlp-inference-architecture",
+            f"{_NARROW} --parts best --width 128 --epochs 40 --only dippm-families-random-0,dippm-16-classes,dippm-mse",
             f"{_NARROW} --parts table-4 --width 64 --only " + ",".join(
-                f"{block}-ten-epochs-families-random-0" for block in ("dippm", "gcn", "gat", "mlp")),
-            f"lab.papers.dippm.report {_WHOLE} {_ARMS}/dippm-arms.npz"), 70, 700),
+                f"{block}-ten-epochs-families-random-0" for block in ("dippm", "gcn", "gat", "gin", "mlp")),
+            f"lab.papers.dippm.report {_WHOLE} {_ARMS}/dippm-arms.npz"), 90, 660),
     Remade("mlp-of-the-thesis", None,
            (*_WHOLE_SET, f"lab.papers.dippm.fits {_WHOLE} out/thesis-mlp --parts thesis-mlp {_BY_CORE}")),
     Remade("trappm", "reports/trappm.md",
-           (*_WHOLE_SET, f"lab.papers.trappm.encoders {_WHOLE} {_TRAPPM} --by-bound --encoders linear-0-0,relu-0.5 "
-            "--splits random --epochs 150 --share 0.5 --seconds 500 --processes 6",
+           (*_WHOLE_SET, f"lab.papers.trappm.encoders {_WHOLE} {_TRAPPM} --by-bound --encoders linear-0-0 --whole "
+            "--splits random --epochs 150 --share 0.6 --seconds 1800 --processes 6",
             f"lab.papers.trappm.encoders {_WHOLE} {_TRAPPM} --by-bound --encoders linear-0-0 --splits random "
-            f"--shares 0.1,0.25,1.0 --only pre-trained,random,none --epochs 50 --width 96 {_BY_CORE}",
+            f"--shares 0.1 --only pre-trained,random,none --epochs 50 --width 96 {_BY_CORE}",
             f"lab.papers.dippm.report {_WHOLE} {_TRAPPM}/trappm-arms.npz --name trappm",
             f"lab.papers.trappm.embedding {_SET} {_TRAPPM} linear-0-0 --by-bound "
-            "--svg docs/pictures/trappm-embedding.svg"), 80, 500),
-    Remade("trappm-power", None, (*_WHOLE_SET, f"lab.papers.trappm.power {_WHOLE} --epochs 40"), 35),
+            "--svg docs/pictures/trappm-embedding.svg"), 50, 1030),
+    # energy is its watts times what the arms of dippm and trappm say of latency
+    Remade("trappm-power", None,
+           (*_WHOLE_SET, f"lab.papers.trappm.power {_WHOLE} --epochs 40 "
+            f"--arms {_ARMS}/dippm-arms.npz {_TRAPPM}/trappm-arms.npz"), 35),
     Remade("trappm-transfer", None,
            ("lab.papers.dippm.prepare out/o/cpu-set.npz --store data-cpu --device cpu",
             f"lab.papers.trappm.transfer {_SET} out/o/cpu-set.npz {_TRAPPM} linear-0-0 --width 96 "
@@ -90,7 +96,8 @@ REMADE = (
            (f"lab evaluate {_NETWORKS} --processes 6 --fit-seconds 48 --only-networks",
             f"lab evaluate {_NETWORKS} linear gradient-boosting --report"), None, 300),
     Remade("lilou-partitioner", "reports/lilou.md", ("lab evaluate lilou-partitioner --report --fit-seconds 218",)),
-    Remade("lilou-analyser", "reports/lilou.md", ("lab evaluate lilou-analyser --report --fit-seconds 218",)),
+    Remade("lilou-analyser", "reports/lilou.md",
+           ("lab evaluate lilou-analyser --only-networks", "lab evaluate lilou-analyser --report"), 60),
     Remade("lilou-compiled", "reports/lilou.md",
            ("lab evaluate lilou-analyser --only-networks", "lab.papers.lilou.group_fits")),
     Remade("lilou-patterns", None, ("lab.papers.lilou.patterns",), 0.1),
@@ -115,8 +122,9 @@ REMADE = (
     # the networks on a GPU, the samples on a core
     Remade("chapter7", "reports/chapter7.md",
            (f"lab.papers.graph_llm.study {TABLES} --steps "
-            "prepare,convert,encoder,text,fit,baseline,known,recipes,ablations",
-            f"lab.papers.graph_llm.study {TABLES} --size few-by-processor --steps few,report --report"), 30, 490),
+            "prepare,convert,encoder,text,fit,baseline,ablations --fit-steps 2400",
+            f"lab.papers.graph_llm.study {TABLES} --size few-by-processor --steps known,recipes,few,report --report"),
+           30, 640),
     Remade("slices", "reports/slices.md", ("foretell evaluate slices --report",)),
     Remade("occupancy", "reports/occupancy.md", ("foretell evaluate occupancy --report",)),
     Remade("unit-network", "reports/evaluation.md", ("foretell evaluate unit-network --split architecture --report",)),

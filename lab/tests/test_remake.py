@@ -17,7 +17,7 @@ def test_every_table_is_listed_with_its_time():
     output = CliRunner().invoke(app, ["remake"]).output
     assert len(output.splitlines()) == len(REMADE)
     assert "dippm" in output
-    assert "70 min of two cores and 700 s of an H200" in output
+    assert "90 min of two cores and 660 s of an H200" in output
 
 
 def test_commands_name_modules_and_predictors_that_exist():

@@ -93,7 +93,7 @@ def _families() -> list[Arm]:
         return replace(dippm, name=f"dippm {name}", recipe=replace(dippm.recipe, **changes))  # type: ignore[arg-type]
 
     powers = [
-        replace(arm, name=f"dippm {OF_POWER}", recipe=replace(arm.recipe, **BOUND | {"targets": _POWER_TARGETS}))
+        replace(arm, name=f"dippm {OF_POWER}", recipe=replace(arm.recipe, **BOUND, targets=_POWER_TARGETS))
         for arm in (dippm, *others)
     ]
     return [

@@ -271,7 +271,8 @@ def lines(values: Mapping[str, Any], rows: Sequence[Row], checks: Checks, failed
     yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     for row in rows:
         one = row.one
-        counted, graph = (f"{flops / GIGA:,.0f}" if flops else "–" for flops in (row.counted_flops, row.graph_flops))
+        operations = (row.counted_flops, row.graph_flops)
+        counted, graph = (f"{flops / GIGA:,.0f}" if flops else "–" for flops in operations)
         intensities = " | ".join(f"{row.intensity(level):.1f}" for level in LEVELS)
         yield (
             f"| {one.network} | {one.dtype} | {one.batch_size} | {ms(one.seconds):.2f} | "
@@ -284,8 +285,8 @@ def lines(values: Mapping[str, Any], rows: Sequence[Row], checks: Checks, failed
     yield "|---|---|---:|---:|---:|---:|---|---:|---:|---:|"
     for row in rows:
         cells = [f"{100 * row.shares[name]:.0f}" if name in row.shares else "–" for name in names]
-        counted, by_name = row.one.tensor_share()
-        tensor = (_percent(counted), _percent(by_name), _percent(row.one.busy))
+        by_counter, by_name = row.one.tensor_share()
+        tensor = (_percent(by_counter), _percent(by_name), _percent(row.one.busy))
         shown = (row.one.network, row.one.dtype, *cells, row.limit, *tensor)
         yield "| " + " | ".join(shown) + " |"
     yield ""
