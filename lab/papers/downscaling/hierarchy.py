@@ -296,6 +296,8 @@ def lines(values: Mapping[str, Any], rows: Sequence[Row], checks: Checks, failed
         "of kernels that issue instructions of tensor cores; the last column is how busy their pipe was, over all time."
     )
     yield ""
+    yield f"![Networks at three intensities, one for each level, under the roofs](../{PICTURE})"
+    yield ""
     yield "**Counted over known work.** " + ", ".join(
         f"{what} {'not counted' if ratio is None else f'{ratio:.2f}'}"
         for what, ratio in (
@@ -368,8 +370,10 @@ def draw(rows: Sequence[Row], ceilings: Ceilings, dtype: str) -> str:
     places = [
         (row, max(at for other, _, at in points if other is row)) for row in shown if any(p[0] is row for p in points)
     ]
-    for row, at in places:
-        parts.append(canvas.svg_text(x.place(at) + 8, y.place(row.flops_per_s) + 4, row.one.network, size=canvas.SMALL))
+    lowest = 0.0
+    for row, at in sorted(places, key=lambda place: -place[0].flops_per_s):  # from the top; no name stands on another
+        lowest = max(y.place(row.flops_per_s) + 4, lowest + canvas.SMALL + 1)
+        parts.append(canvas.svg_text(x.place(at) + 8, lowest, row.one.network, size=canvas.SMALL))
     return canvas.picture(title, _WIDTH, _HEIGHT, parts)
 
 
