@@ -8,7 +8,9 @@ slower. The processes are forked copies with all imports done. There its setting
 and timed alone, as a campaign does it. Latency is that of replays; memory is the peak of the allocator. Energy takes
 most of a second for each setting, so only a share of them has it.
 
-Each row is written at once, and the command ends with its seconds, whatever hangs. The same command goes on later.
+Each row is written at once, and the command ends with its seconds, whatever hangs. The same command goes on later. A
+new sitting measures what the store lacks, when ``python -m lab.papers.dippm.grid_set lines OUT.jsonl`` ran before it
+(with ``--energy``: what lacks energy); some twenty settings taken out of that file tell how this card differs.
 """
 
 import argparse
