@@ -16,6 +16,7 @@ Sample = tuple[GraphArrays, Mapping[str, float | None]]
 _BOUNDED = ("latency_ms", "energy_j")  # both grow with the work
 _SIZED = ("memory_mib", "device_memory_mib")
 _LEAST_MIB = 50.0
+_LEAST_SPREAD = 1e-6
 
 
 def sample_scales(samples: Sequence[Sample], recipe: Recipe) -> Weights:
@@ -68,8 +69,11 @@ def node_scales(name: str, graphs: Iterable[GraphArrays], recipe: Recipe) -> Wei
     }
 
 
-def column_scales(name: str, rows: NDArray[np.float32], recipe: Recipe) -> Weights:
-    """The constants of the columns of many graphs; as published, only the target vector has logarithms."""
+def column_scales(name: str, rows: NDArray[np.float32], recipe: Recipe, least: float = _LEAST_SPREAD) -> Weights:
+    """The constants of the columns of many graphs; as published, only the target vector has logarithms.
+
+    A column whose logarithm hardly moves (by ``least`` at most) is ignored.
+    """
     if recipe.published:
         targets = np.array([column in TARGET_COLUMNS for column in recipe.columns], np.float32)
         return {"whole.logged": targets} if name == "whole" else {}
@@ -77,7 +81,7 @@ def column_scales(name: str, rows: NDArray[np.float32], recipe: Recipe) -> Weigh
     return {
         f"{name}.logged": np.ones(rows.shape[1], np.float32),
         f"{name}.shift": logs.mean(axis=0).astype(np.float32),
-        f"{name}.scale": _inverse(logs.std(axis=0)).astype(np.float32),
+        f"{name}.scale": _inverse(logs.std(axis=0), least).astype(np.float32),
     }
 
 
@@ -117,6 +121,6 @@ def _log(values: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray(np.sign(exact) * np.log2(1.0 + np.abs(exact)), np.float64)
 
 
-def _inverse(deviation: NDArray[np.float64]) -> NDArray[np.float64]:
+def _inverse(deviation: NDArray[np.float64], least: float = _LEAST_SPREAD) -> NDArray[np.float64]:
     """1 / deviation; 0 for a column that is constant in training, so that it is ignored later."""
-    return np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 1e-6)
+    return np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > least)

@@ -35,6 +35,9 @@ from lab.papers.graph_networks.tensors import (
 )
 from lab.papers.graph_networks.weights import Weights, initial_weights
 
+# columns of an embedding that move by less are left out: divided by next to nothing, they would tell other graphs, or
+# an encoder that is trained on, apart by a thousand deviations
+_LEAST_SPREAD = 0.05
 BATCH_NORM_MOMENTUM = 0.1
 _MAX_LOG_RATIO = 1.0  # log ratio above which the relative loss is linear: the square of e^x would overflow
 
@@ -109,7 +112,7 @@ def fit(
             else _embeddings(weights, recipe, training_side.graphs, device)
         )
         # the scale of an embedding is known only after the encoder has run on the training side
-        weights |= column_scales("embedding", pooled.cpu().numpy(), recipe)
+        weights |= column_scales("embedding", pooled.cpu().numpy(), recipe, _LEAST_SPREAD)
     tensors = to_tensors(weights, device)
     if recipe.embedding == "frozen":
         for name, tensor in tensors.items():

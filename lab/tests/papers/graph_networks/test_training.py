@@ -11,6 +11,7 @@ from small.tiny_workloads import tiny_graphs, tiny_recipe, tiny_samples
 torch = pytest.importorskip("torch")
 
 from lab.papers.graph_networks import tensors as graph_tensors
+from lab.papers.graph_networks import training
 from lab.papers.graph_networks.tensors import TorchOperations
 from lab.papers.graph_networks.training import Encoder, fit, target_losses
 from lab.papers.graph_networks.weights import initial_encoder
@@ -91,6 +92,23 @@ def test_a_frozen_encoder_stays_and_a_trained_one_moves():
     for name in ("encoder.0.weight", "encoder.0.norm.mean"):
         assert np.array_equal(frozen.weights[name], encoder.weights[name])
         assert not np.array_equal(trained.weights[name], encoder.weights[name])
+
+
+def test_a_nearly_dead_column_of_an_embedding_is_left_out(monkeypatch):
+    samples, recipe = tiny_samples(), tiny_recipe("trappm", epochs=1, embedding="frozen")
+    embed = training._embeddings
+
+    def with_dead_columns(*arguments):
+        rows = embed(*arguments).clone()
+        rows[:, 0] = 5.0
+        rows[:, 1] = 5.0 + 1e-4 * torch.arange(len(rows))
+        return rows
+
+    monkeypatch.setattr(training, "_embeddings", with_dead_columns)
+    fitted = fit(samples, samples, replace(recipe, embedding="trained"), encoder=Encoder(initial_encoder(recipe, 0)))
+    scale = fitted.weights["embedding.scale"]
+    assert scale[:2].tolist() == [0.0, 0.0]
+    assert 0 < scale[2:].max() <= 1 / 0.05
 
 
 def test_transfer_begins_where_the_other_ended():
