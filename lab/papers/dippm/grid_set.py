@@ -160,7 +160,7 @@ def measured_rows(files: Sequence[Path]) -> list[Row]:
     return [row for file in files for row in (unpack_rows if file.suffix == ".parquet" else read_rows)(file)]
 
 
-def alike(files: Sequence[Path], log: Log) -> list[Row]:
+def of_one_card(files: Sequence[Path], log: Log) -> list[Row]:
     """The rows of a grid's files, with power and energy as the card of the newest sitting would show them."""
     powers: dict[str, dict[str, float]] = {}
     for grid in GRIDS.values():
@@ -170,8 +170,10 @@ def alike(files: Sequence[Path], log: Log) -> list[Row]:
     by_sitting, rows = factors({name: own for name, own in powers.items() if own}), []
     for file in files:
         factor, both = by_sitting.get(file.parent.name, (1.0, 0))
-        if both:
+        if factor != 1:
             log(f"power of {file.parent} × {factor:.3f}, by {both} settings that were measured again")
+        elif file.parent.name in by_sitting and file.parent.name != max(by_sitting):
+            log(f"power of {file.parent} is left as it is: only {both} settings were measured again")
         for row in measured_rows([file]):
             scaled = {name: factor * row[name] for name in ("power_w", "energy_j") if name in row}
             rows.append(row | scaled)
@@ -262,7 +264,7 @@ def main() -> None:
 
 
 def _join(grid: Grid, options: argparse.Namespace) -> None:
-    rows = measured_rows(options.rows) if options.rows else alike(grid.measured, say)
+    rows = measured_rows(options.rows) if options.rows else of_one_card(grid.measured, say)
     labelled = join(rows, read_parts(grid.graphs))
     if not labelled:
         raise DataError(

@@ -14,6 +14,7 @@ import argparse
 import functools
 import json
 import math
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -105,8 +106,21 @@ def convert(options: argparse.Namespace, place: Workplace) -> None:
 def fit_main(place: Workplace, rows: sets.Rows) -> None:
     """The fit to all known platforms; one of fewer steps goes on."""
     curve = stages.curve_of(place, "fit-main")
-    if not (place.folder / "fit-main.pt").exists() or (curve and curve[-1]["step"] < place.size.fit_steps):
-        stages.fit_known(place, rows.known, MAIN, "fit-main", place.size.fit_steps)
+    if (place.folder / "fit-main.pt").exists() and (not curve or curve[-1]["step"] >= place.size.fit_steps):
+        return
+    if stages.fit_known(place, rows.known, MAIN, "fit-main", place.size.fit_steps):
+        forget(place)
+
+
+def forget(place: Workplace) -> None:
+    """Delete what an earlier fit to the known platforms told: the one that went on tells something else."""
+    for kind in ("few", "recipes"):
+        shutil.rmtree(place.folder / kind, ignore_errors=True)
+    file = place.folder / "known.json"
+    if file.exists():
+        record = json.loads(file.read_bytes())
+        record["told"].pop(OURS, None)
+        _write_json(file, record)
 
 
 def known(place: Workplace, rows: sets.Rows) -> None:
@@ -114,14 +128,15 @@ def known(place: Workplace, rows: sets.Rows) -> None:
     file = place.folder / "known.json"
     wanted = {OURS: "fit-main", NNLQP: baselines.FILE}
     wanted = {name: start for name, start in wanted.items() if (place.folder / f"{start}.pt").exists()}
-    if file.exists() and set(wanted) <= set(json.loads(file.read_bytes())["told"]):
+    kept = json.loads(file.read_bytes())["told"] if file.exists() else {}
+    if file.exists() and set(wanted) <= set(kept):
         return
     _, aside = stages.sides(rows.known)
     some = [rows.known[number] for number in aside]
-    told = {"truth": [row.ms for row in some]}
-    if OURS in wanted:
+    told = {"truth": [row.ms for row in some]} | kept  # a network that is elsewhere has told already
+    if OURS in wanted and OURS not in told:
         told[OURS] = stages.answers(place, *stages.make_network(place, MAIN, ("fit-main",)), MAIN, some).tolist()
-    if NNLQP in wanted:
+    if NNLQP in wanted and NNLQP not in told:
         told[NNLQP] = baselines.told(place, baselines.fitted(place, rows.known), some).tolist()
     _write_json(file, {"platforms": [row.platform for row in some], "told": told})
 

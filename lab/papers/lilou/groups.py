@@ -101,7 +101,7 @@ class Group:
     edges: Numbers
     whole: NDArray[np.float32]
     bound_us: float
-    library: bool
+    is_library: bool
 
     @property
     def key(self) -> bytes:
@@ -173,7 +173,7 @@ def _read_groups(store: Path, device: str, cache: Path, log: Log) -> GroupSet:
         np.array([group.edges.shape[1] for group in groups], np.int64),
         np.stack([group.whole for group in groups]),
         np.array([group.bound_us for group in groups]),
-        np.array([group.library for group in groups]),
+        np.array([group.is_library for group in groups]),
         np.concatenate([chosen for chosen, _ in members]),
         np.concatenate([counts for _, counts in members]).astype(np.float64),
         np.array([len(chosen) for chosen, _ in members], np.int64),

@@ -36,6 +36,7 @@ from lab.papers.graph_networks.recipes import BY_BOUND, Recipe, find_recipe
 TIMES = "dippm by bound and power,dippm by bound and power 128 wide,none"
 _MOST_NODES = 3_000  # 1 in 300 is larger
 Values = NDArray[np.float64]
+Told = Mapping[str, Mapping[str, float]]  # what arms say: by target and workload
 
 
 def recipe(width: int, epochs: int, *, timed: bool = False) -> Recipe:
@@ -81,9 +82,6 @@ def judged(
         name: (int(own.sum()), float(errors[own].mean()), float(np.median(errors[own])))
         for name, own in parts.items() if own.any()
     }  # fmt: skip
-
-
-Told = Mapping[str, Mapping[str, float]]
 
 
 def told_by(files: Sequence[Path], names: Collection[str], seed: int) -> dict[str, dict[str, float]]:

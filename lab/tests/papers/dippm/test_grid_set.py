@@ -137,13 +137,17 @@ def test_power_of_another_card_is_brought_to_the_newest(tmp_path, monkeypatch):
         grid_set.pack_rows(rows, tmp_path / name / grid_set.ROWS)
     grid_set.pack_rows([step], tmp_path / "2026-11-18-1-a" / grid_set.STEP_ROWS)
     lines = []
-    rows = grid_set.alike(grid_set.GRIDS["inference"].measured, lines.append)
+    rows = grid_set.of_one_card(grid_set.GRIDS["inference"].measured, lines.append)
     assert [each["power_w"] for each in rows[:12]] == pytest.approx([0.9 * (200 + n) for n in range(1, 13)])
     assert [each["power_w"] for each in rows[12:]] == pytest.approx([each["power_w"] for each in second])
     assert rows[0]["energy_j"] == pytest.approx(0.18)
-    (scaled,) = grid_set.alike(grid_set.GRIDS["steps"].measured, lines.append)
+    (scaled,) = grid_set.of_one_card(grid_set.GRIDS["steps"].measured, lines.append)
     assert (scaled["power_w"], scaled["latency_ms"]) == (pytest.approx(270.0), 3.0), "the sitting's steps, too"
     assert "× 0.900, by 9 settings" in lines[0]
+    grid_set.pack_rows(second[:3], tmp_path / "2026-11-19-1-b" / grid_set.ROWS)
+    rows = grid_set.of_one_card(grid_set.GRIDS["inference"].measured, lines.append)
+    assert rows[0]["power_w"] == pytest.approx(201.0)
+    assert "left as it is: only 3 settings" in lines[-1]
 
 
 def test_power_that_is_measured_again_is_kept():

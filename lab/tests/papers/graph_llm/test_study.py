@@ -1,6 +1,7 @@
 import argparse
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -80,6 +81,18 @@ def test_the_steps_end_in_tables_and_nothing_is_made_twice(tmp_path, monkeypatch
     assert {table.title for table in curve_tables(tmp_path)} >= {"Curve of fit-main", "Curve of nnlqp"}
     assert set(pretraining.rows) == {"encoder", "text-main"}
     assert set(fits.rows) == {"fit-main", "nnlqp", "fit-rank-8", "fit-short-text"}
+    # a fit that goes on tells something else: nothing of before may stand beside it
+    before = json.loads((tmp_path / "known.json").read_bytes())["told"]
+    longer = replace(place, size=replace(place.size, fit_steps=3))
+    study.run(argparse.Namespace(**{**vars(options), "steps": "fit"}), longer)
+    assert not (tmp_path / "few").exists()
+    assert not (tmp_path / "recipes").exists()
+    assert set(json.loads((tmp_path / "known.json").read_bytes())["told"]) == set(before) - {study.OURS}
+    (tmp_path / "nnlqp.pt").unlink()
+    study.run(argparse.Namespace(**{**vars(options), "steps": "known"}), longer)
+    after = json.loads((tmp_path / "known.json").read_bytes())["told"]
+    assert after[study.NNLQP] == before[study.NNLQP], "told before, by a network that is elsewhere now"
+    assert set(after) == set(before)
 
 
 def test_processes_share_a_step():

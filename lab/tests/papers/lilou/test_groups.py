@@ -29,12 +29,12 @@ def test_a_group_has_its_nodes_and_the_edges_between_them() -> None:
     groups = groups_of(WORKLOAD, [*alone, ends])
     assert [len(group.operators) for group in groups[:-1]] == [1] * (len(groups) - 1)
     assert groups[-1].edges.tolist() == [[0], [1]]
-    assert not groups[-1].library
+    assert not groups[-1].is_library
     assert np.array_equal(groups[-1].operators, describe_nodes(graph).operators[list(ends)])
     assert groups[-1].sizes.shape == (2, len(SIZES) + len(groups[0].sizes[0]) - len(SIZES))
     assert groups[-1].whole.shape == (len(DEVICE_COLUMNS) + len(KNOWN),)
     assert FIRST_SIZE > 0
-    assert sum(group.library for group in groups) == sum(node.op in ("Conv", "Gemm") for node in graph.nodes)
+    assert sum(group.is_library for group in groups) == sum(node.op in ("Conv", "Gemm") for node in graph.nodes)
 
 
 def test_what_stays_inside_is_not_moved() -> None:
